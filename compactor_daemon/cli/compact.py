@@ -7,8 +7,10 @@ field `ts`): 120 rows, two pending compactions on different file groups, writes 
 from __future__ import annotations
 
 import shlex
+import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from importlib.resources import files
 from io import BytesIO
@@ -203,7 +205,7 @@ def demo(
 
     Shows the pending compactions, executes them, and checks that every row reads the same as before."""
     configure_logging(json)
-    with tempfile.TemporaryDirectory(prefix="phantombase-demo-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="phantombase-demo-") as temporary, _whole(keep):
         path = str(unpack_demo_table(Path(temporary) / "table" if keep is None else keep))
         table = Table.open(path)
         pending = pending_instants(table)
@@ -226,6 +228,18 @@ def demo(
         emit(data, json, _render_demo)
         if not data["snapshot_unchanged"]:
             raise typer.Exit(EXIT_FAILED)
+
+
+@contextmanager
+def _whole(folder: Path | None) -> Iterator[None]:
+    """A folder that this makes is removed if the demo ends early, as on a full disk: so the next one may name it."""
+    is_new = folder is not None and not folder.exists()
+    try:
+        yield
+    except BaseException:
+        if folder is not None and is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _both_reads(path: str) -> tuple[pa.Table, pa.Table]:
@@ -274,7 +288,7 @@ def unpack_demo_table(into: Path) -> Path:
                     member.filename = below
                     archive.extract(member, into)
     except OSError as error:
-        todo = "Name a folder that this user may write."
+        todo = "Name a folder that this user may write, and that has room."
         raise UsageError(
             "the demo's table cannot be made", path=str(into), found=reason_of(error), todo=todo
         ) from error

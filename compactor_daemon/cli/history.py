@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -21,6 +22,7 @@ from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.history import PriceOptions, history_rows, history_table, read_history, sums
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult
+from phantombase.timeline.terminal.console import reporting
 from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.text_table import (
     Column,
@@ -42,6 +44,7 @@ from ..services.options import read_policies
 from ..unit_of_work import WorkKind
 from .fleet_flags import CatalogFlags
 from .option_flags import StorageOption, TablePath, given_names, name_idle, offers
+from .status import named_first
 
 _SHOWN = 20
 _KINDS = get_args(WorkKind)
@@ -49,6 +52,7 @@ _KINDS = get_args(WorkKind)
 
 @offers
 def history_command(
+    ctx: typer.Context,
     *,
     tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="base paths of the tables")] = None,
     catalog: Annotated[CatalogFlags, Only("root", "catalog", "include", "exclude")],
@@ -75,8 +79,9 @@ def history_command(
     `compactor-daemon history --root s3://bucket/warehouse --output costs.parquet`"""
     options = parse_pairs(storage_option)
     since_ms = 0 if since is None else clock_ms() - duration_s(since, "--since") * 1000
-    found = catalog.found(list(tables or ()), catalog.pools(None, ScheduleOptions()), options)
-    paths = [full_path(one) for one in tables or ()] if found is None else list(found.taken().tables.values())
+    named, catalog = named_first(ctx, list(tables or ()), catalog)
+    found = catalog.found(named, catalog.pools(None, ScheduleOptions()), options)
+    paths = [full_path(one) for one in named] if found is None else list(found.taken().tables.values())
     if output is not None:
         check_output(None, output, overwrite)  # also where no table is found
     rows, unreadable = list[dict[str, Any]](), 0
@@ -178,7 +183,8 @@ def replay_command(
     opened = Table.open(table, parse_pairs(storage_option), reading=True)
     options = read_policies(opened.storage).over(options, given_names(ctx))
     name_idle(options)
-    found = replay_table(opened, options, how, best=best)
+    with reporting() as report:
+        found = replay_table(opened, options, how, best=best, progress=partial(report, "replaying"))
     error = f"no settings keep the lag below {human_duration(found.goal_s or 0)}" if best and not found.best else ""
     return CommandResult({"table": table, **as_json(found)}, _render_replay, failed=bool(error), error=error)
 

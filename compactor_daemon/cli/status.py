@@ -24,6 +24,8 @@ from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.boundary import seconds
 from phantombase.timeline.terminal.command import CommandResult
 from phantombase.timeline.terminal.option_group import Only
+from phantombase.timeline.terminal.settings import plain as plain_setting
+from phantombase.timeline.terminal.settings import read_file
 from phantombase.timeline.terminal.text_table import (
     SHOWN,
     Column,
@@ -201,7 +203,12 @@ def status(
     `compactor-daemon status --root s3://bucket/warehouse --slo 3600`"""
     storage = parse_pairs(storage_option)
     outlooks = ("trigger", "max_delta_commits", "max_delta_seconds", "freshness")
-    catalog = _named_first(ctx, [table] if table else [], catalog)
+    named, catalog = named_first(ctx, [table] if table else [], catalog)
+    if table is None and len(named) == 1:
+        (table,) = named
+    elif len(named) > 1:
+        todo = "Name one of them; `compactor-daemon check` shows all."
+        raise UsageError("a status is that of one table", path=ctx.params["config"], found=", ".join(named), todo=todo)
     of_catalog = table is None or catalog != CATALOG
     without = outlooks if brief and not of_catalog else ()
     if idle := typed_options(ctx, without):
@@ -264,7 +271,7 @@ def check(
     Examples: `compactor-daemon check lake/orders`, `compactor-daemon check --root s3://bucket/warehouse --json`"""
     storage, named = parse_pairs(storage_option), list(tables or ())
     name_idle(trigger)
-    catalog = _named_first(ctx, named, catalog)
+    named, catalog = named_first(ctx, named, catalog)
     pools = catalog.pools(ctx.params.get("config"), ScheduleOptions(**asdict(trigger)))
     found = catalog.found(named, pools, storage)
     paths, lost = {one: full_path(one) for one in named}, list[TableCheck]()
@@ -285,9 +292,15 @@ def check(
     return CommandResult(data, status_render.checked, failed=worst(rows))
 
 
-def _named_first(ctx: typer.Context, named: list[str], catalog: CatalogFlags) -> CatalogFlags:
-    """Tables on the command line prevail over the root or catalog of a file."""
-    return CATALOG if named and not typed_options(ctx, ("root", "catalog", "include", "exclude")) else catalog
+def named_first(ctx: typer.Context, named: list[str], catalog: CatalogFlags) -> tuple[list[str], CatalogFlags]:
+    """Tables on the command line prevail over the root, catalog or tables of `[run]` in a file."""
+    if named and not typed_options(ctx, ("root", "catalog", "include", "exclude")):
+        return named, CATALOG
+    path = ctx.params.get("config")
+    if not named and path and (catalog.root, catalog.catalog) == (None, None):
+        of_run = plain_setting(read_file(path).get("run", {}).get("tables", []))
+        named = of_run if isinstance(of_run, list) else [of_run]
+    return named, catalog
 
 
 def _watched(
@@ -320,7 +333,7 @@ def claims(
 
     Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 lake/orders lake/rides`"""
     options, storage, named = zookeeper.options(), parse_pairs(storage_option), list(tables or ())
-    catalog = _named_first(ctx, named, catalog)
+    named, catalog = named_first(ctx, named, catalog)
     listed = catalog.found(named, catalog.pools(None, ScheduleOptions()), storage)
     paths = named if listed is None else listed.taken().tables.values()
     every = [Table.open(path, storage, reading=True) for path in paths]

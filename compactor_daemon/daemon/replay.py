@@ -60,10 +60,16 @@ _BY_LAG = Trigger(fired=False, why="the goal of freshness does not need a plan y
 
 
 def replay_table(
-    table: Table, options: ScheduleOptions, how: ReplayOptions | None = None, *, best: bool = False
+    table: Table,
+    options: ScheduleOptions,
+    how: ReplayOptions | None = None,
+    *,
+    best: bool = False,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Replayed:
     """Replays the history of a table. `best`: also under a small grid of other settings, for the freshness of
-    `options`. UsageError: the table has no history, or `best` has no goal. Errors as of `load_history`."""
+    `options`. `progress` takes the number of settings that were tried, and of all. UsageError: the table has no
+    history, or `best` has no goal. Errors as of `load_history`."""
     how = how or ReplayOptions()
     if best and options.freshness_s is None:
         raise UsageError("the best settings are those that keep a goal", expected="--freshness, like 10m", found="none")
@@ -72,9 +78,12 @@ def replay_table(
     if how.core_s_per_gb is not None:
         rates = replace(rates, core_s_per_gb=how.core_s_per_gb, measured=False)
     goal_s = options.freshness_s
-    every = [options, *(_grid(options, goal_s, history) if best and goal_s is not None else ())]
+    every = dict.fromkeys([options, *(_grid(options, goal_s, history) if best and goal_s is not None else ())])
     outside = outside_partitions(table.snapshot(cached=False), options)
-    tried = [_tried(history, rates, one, how.cores, goal_s, outside) for one in dict.fromkeys(every)]
+    tried = list[Replay]()
+    for one in every:
+        progress(len(tried), len(every))
+        tried.append(_tried(history, rates, one, how.cores, goal_s, outside))
     if best:
         tried.sort(key=_rank)
     writes = history.writes

@@ -281,7 +281,7 @@ def change_policies(
         if value is not None and name not in policy_names():
             near = difflib.get_close_matches(name, policy_names(), n=1)
             todo = f"Did you mean {near[0]}?" if near else _NAMED
-            raise UsageError("no such policy of a table", found=name, todo=todo)
+            raise UsageError("no such option of a table", found=name, todo=todo)
         if value is not None and ("\n" in value or "\r" in value):
             raise UsageError(f"{name}: a value is one line", found=repr(value), todo="Leave the line end out.")
     if not dry_run and (kept := changes.get(LOCK)) is not None:
@@ -289,7 +289,7 @@ def change_policies(
     with exclusive(table, lock, "change the policies", READ_INSIDE) as seen:
         before = read_policies(seen.storage).values if not _only_removes(changes) else _lines(seen.storage)
         if unknown := sorted(changes.keys() - before.keys() - set(policy_names())):
-            raise UsageError("no such policy of a table", found=", ".join(unknown), todo=_NAMED)
+            raise UsageError("no such option of a table", found=", ".join(unknown), todo=_NAMED)
         values = {name: text for name, text in {**before, **changes}.items() if text is not None}
         if values != before:
             _check(values)

@@ -245,7 +245,7 @@ IN_PYTHON: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda path: cancel(path, None), "not a value of instant; expected a text; found None"),  # type: ignore[arg-type]
     (lambda path: read(""), "not a path"),
     (lambda path: read(path, storage_options=[1]), "a dictionary, like"),  # type: ignore[arg-type]
-    (lambda path: read(path, storage_options={"regoin": "x"}), "did you mean region"),
+    (lambda path: read(path, storage_options={"regoin": "x"}), "Did you mean region"),
     (lambda path: read(path, filter=3).to_arrow(), "not a filter"),  # type: ignore[arg-type]
     (lambda path: read(path).to_duckdb("x"), "not a connection of DuckDB"),  # type: ignore[arg-type]
     (lambda path: pause(path, "x", services=3), "not services"),  # type: ignore[arg-type]

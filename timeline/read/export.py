@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..codec.parquet_write import statistics_columns
-from ..errors import MissingFileError, StorageError, TableChangedError, UsageError
+from ..errors import MissingFileError, StorageError, TableChangedError, UsageError, reason_of
 from ..shown import as_html
 from ..storage.local import sync
 from ..table.table import Table, from_one_snapshot
@@ -380,4 +380,6 @@ def _written(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError("cannot write the output", path=str(output), found=str(error)) from error
+        found = os.strerror(error.errno) if error.errno else reason_of(error)
+        todo = "Make room, or write where this user may: no part of the file is left."
+        raise StorageError("cannot write the output", path=str(output), found=found, todo=todo) from error

@@ -141,7 +141,7 @@ def load_window(table: Table, begin: str | None, end: str | None, *, whole: bool
     `whole` also one that does not reach its end.
     MissingFileError: the completed file of a write of the window is lost, so its rows are unknown."""
     if begin is None:
-        raise UsageError("a window needs its begin", todo="Give --begin; `earliest` is before the first write.")
+        raise UsageError("a window needs its begin", todo="Give a begin; `earliest` is before the first write.")
     if not table.config.populate_meta_fields:
         what = "the table has no meta columns, so the writes of its rows are unknown"
         raise UnsupportedError(what, path=table.storage.base_path, found="hoodie.populate.meta.fields=false")

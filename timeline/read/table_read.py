@@ -10,6 +10,7 @@ slice has no matching row if some condition of the filter holds in no file. A fi
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -342,7 +343,13 @@ def check_columns(schema: TableSchema, columns: Sequence[str] | None) -> None:
     """UsageError: requested columns that the schema lacks."""
     unknown = set(columns or ()) - set(schema.arrow.names)
     if unknown:
-        raise UsageError("no such column", expected=", ".join(schema.arrow.names), found=", ".join(sorted(unknown)))
+        near = difflib.get_close_matches(min(unknown), schema.arrow.names, n=1)
+        raise UsageError(
+            "no such column",
+            expected=", ".join(schema.arrow.names),
+            found=", ".join(sorted(unknown)),
+            todo=f"Did you mean {near[0]}?" if near else "",
+        )
 
 
 def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:

@@ -30,6 +30,13 @@ if TYPE_CHECKING:  # what `show` does not need to start
     import pyarrow as pa
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # as in a container that runs under any number
+        return str(os.getuid())
+
+
 @contextmanager
 def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[Callable[[], bool]]:
     """See `Storage.hold`. A lock file is held until it is released or its process ends."""
@@ -44,7 +51,8 @@ def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[Callable
     except filelock.Timeout as error:
         raise busy from error
     except OSError as error:
-        raise LockError("the lock file cannot be used", path=path, found=reason_of(error)) from error
+        todo = f"All users whose processes take this lock, also {_user()}, must be able to write it."
+        raise LockError("the lock file cannot be used", path=path, found=reason_of(error), todo=todo) from error
     try:
         yield lambda: True
     finally:
@@ -65,7 +73,7 @@ def _translated(path: str) -> Iterator[None]:
         todo = "Check the path: a table is a folder."
         raise StorageError("a file lies where a folder is expected", path=path, todo=todo) from error
     except PermissionError as error:
-        who = f"the user {getpass.getuser()} may not read or write this"
+        who = f"the user {_user()} may not read or write this"
         todo = "Give it the rights to the table's folder and all in it."
         raise StorageError(who, path=path, found=reason_of(error), todo=todo) from error
     except OSError as error:

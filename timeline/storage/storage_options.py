@@ -282,5 +282,5 @@ def _unknown(name: str) -> UsageError:
     settings = [setting for of in SETTINGS.values() for setting in of]
     names = {n for s in settings for n in (s.name, *s.variables)} | hadoop_names()
     close = difflib.get_close_matches(name, names, n=1) or difflib.get_close_matches(name.lower(), names, n=1)
-    expected = f"did you mean {close[0]}?" if close else "a name that docs/guides/object-stores.md lists"
-    return UsageError("not an option of a storage", expected=expected, found=name)
+    todo = f"Did you mean {close[0]}?" if close else "docs/guides/object-stores.md lists them."
+    return UsageError("not an option of a storage", found=name, todo=todo)

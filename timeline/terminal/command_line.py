@@ -19,7 +19,19 @@ from typer.core import TyperGroup
 
 from ..errors import UsageError
 from .option_group import HelpPage, help_of, page, read_pages
-from .settings import CHOSEN, FILE, LogLevel, names_in, plain, read_file, settings_in, settings_of, variable
+from .settings import (
+    CHOSEN,
+    FILE,
+    LogLevel,
+    ShownSetting,
+    check_variables,
+    names_in,
+    plain,
+    read_file,
+    settings_in,
+    settings_of,
+    variable,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +193,10 @@ def flowing(text: str) -> str:
 def fill(ctx: typer.Context, path: str | None) -> str | None:
     """Reads the file into the context of a command; returns its path. UsageError: see `settings_in`."""
     command = " ".join(ctx.command_path.split()[1:])  # within its program: `compact`, `savepoint create`
+    program: Any = ctx.find_root().command
+    check_variables(lambda: names_in(program.pages()))
     if path is None or command.startswith("config "):
         return path
-    program: Any = ctx.find_root().command
     known = settings_of(command, ctx.command.params)
     document = read_file(path)
     if "compact" not in program.commands:  # the program `timeline`, whose settings have a table of their own
@@ -193,13 +206,16 @@ def fill(ctx: typer.Context, path: str | None) -> str | None:
 
     pages = program.pages()
     found = settings_in(document, path, command, known, {**pages, **program.lazy}, lambda: names_in(pages))
-    ctx.default_map = {known[name].name: _given(known[name], one.value) for name, one in found.items()}
+    ctx.default_map = {known[name].name: _given(known[name], one, name) for name, one in found.items()}
     ctx.meta[FILE] = {known[name].name: one.where for name, one in found.items()}
     return path
 
 
-def _given(param: Any, value: Any) -> Any:
+def _given(param: Any, one: ShownSetting, name: str) -> Any:
     """A value of the file as click takes it. One text for an option that may be repeated is a list of it."""
+    value = one.value
+    if getattr(param, "is_flag", False) and str(value).lower() not in ("true", "false", "on", "off", "yes", "no"):
+        raise UsageError(f"not a value of {name}", path=one.where, expected="true or false", found=repr(value))
     found, several = plain(value), getattr(param, "multiple", False) or param.nargs == -1
     return [found] if several and not isinstance(found, list) else found
 

@@ -79,6 +79,16 @@ def variable(option: str) -> str:
     return f"{PREFIX}{option.upper().replace('-', '_')}"
 
 
+def check_variables(names: Callable[[], frozenset[str]]) -> None:
+    """UsageError: a variable of the environment that is nearly that of one of these settings. Others may be of the
+    other program, of a deployment or of tests."""
+    given = [name for name in os.environ if name.startswith(PREFIX) and name != FILE]
+    known = {variable(name) for name in names()} if given else set[str]()
+    for name in given:
+        if name not in known and (near := difflib.get_close_matches(name, known, n=1, cutoff=0.93)):
+            raise UsageError("not a variable of a setting", found=name, todo=f"Did you mean {near[0]}?")
+
+
 def settings_of(command: str, params: Iterable[Any]) -> dict[str, Any]:
     """The parameters of a command that are settings, by name without the leading dashes."""
     found = {}
@@ -96,9 +106,14 @@ def read_file(path: str) -> Mapping[str, Any]:
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)
-    except (OSError, ValueError) as error:  # not UTF-8, or not TOML
-        todo = "Check its path." if isinstance(error, OSError) else "Mend that line: the file is TOML."
-        raise UsageError("unreadable configuration file", path=path, found=reason_of(error), todo=todo) from error
+    except (OSError, ValueError) as error:
+        todo = "Check its path, and that this user may read it."
+        found = reason_of(error)
+        if isinstance(error, UnicodeDecodeError):
+            found, todo = f"a byte that is not UTF-8, at {error.start}", "Save it as UTF-8."
+        elif isinstance(error, ValueError):
+            todo = "Mend that line: the file is TOML."
+        raise UsageError("unreadable configuration file", path=path, found=found, todo=todo) from error
 
 
 def settings_in(

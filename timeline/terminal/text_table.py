@@ -72,9 +72,10 @@ def moment(time: str) -> datetime | None:
 _SHORTENED_COLUMNS = 9
 """Smallest width of a column that is shortened: `4b9809df…`."""
 _WRAPPED_COLUMNS = 6
-"""Smallest width in which wrapped text is readable."""
-_WORD_COLUMNS = 17
-"""Number of digits of an instant."""
+"""Smallest width of a column whose words break."""
+_INSTANT_COLUMNS = 17
+_WORD_COLUMNS = 24
+"""Length of the longest words that break last: instants, titles, names of options. Longer ones are paths."""
 _NONE = "–"
 
 
@@ -116,7 +117,8 @@ Columns: TypeAlias = Sequence[Column | str]
 @dataclass(frozen=True, slots=True)
 class RowsTable:
     """A rich renderable. If the terminal is too narrow, these steps apply in order until the table fits: shorten the
-    columns that allow it, omit columns without any value, wrap cells between words, wrap words, wrap instants."""
+    columns that allow it, omit columns without any value, wrap cells between words, narrow the gaps, wrap words, wrap
+    instants."""
 
     title: str
     columns: Columns
@@ -125,10 +127,11 @@ class RowsTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = (Column(one, plain(_key(one))) if isinstance(one, str) else one for one in self.columns)
         shown = [_Shown(column, [column.text(row) for row in self.rows]) for column in columns]
-        if not _fits(shown, [one.least for one in shown], options.max_width):
+        if not _fits([one.least for one in shown], options.max_width):
             shown = [one for one in shown if any(cell.plain != _NONE for cell in one.cells)]
-        widths = _widths(shown, options.max_width)
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+        gap = 2 if _fits([one.least_wrapped for one in shown], options.max_width) else 1
+        widths = _widths(shown, options.max_width, gap)
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, padding=(0, gap - 1))
         for one, width in zip(shown, widths, strict=True):
             table.add_column(
                 Text(one.column.title),
@@ -167,12 +170,12 @@ class _Shown:
 
     @property
     def least_wrapped(self) -> int:
-        """The smallest width in which no word such as an instant breaks: parts of one are of no use."""
-        one_word = all(c.cell_len <= _WORD_COLUMNS and " " not in c.plain for c in self.cells)
-        if self.column.shorten or one_word:
+        """The smallest width in which no word breaks, such as an instant or the title: parts of one are of no use."""
+        if self.column.shorten:
             return self.least
-        words = [len(word) for cell in self.cells for word in cell.plain.split()]
-        return min(self.widest, max([_WRAPPED_COLUMNS, *(length for length in words if length <= _WORD_COLUMNS)]))
+        words = [len(word) for text in (self.column.title, *(c.plain for c in self.cells)) for word in text.split()]
+        long = _WRAPPED_COLUMNS if max(words, default=0) > _WORD_COLUMNS else 1
+        return min(self.widest, max([long, *(length for length in words if length <= _WORD_COLUMNS)]))
 
     @property
     def least_of_an_instant(self) -> int:
@@ -180,14 +183,15 @@ class _Shown:
         if self.column.shorten:
             return self.differing
         words = (word for cell in self.cells for word in cell.plain.split())
-        return self.least_wrapped if any(len(w) == _WORD_COLUMNS and w.isdigit() for w in words) else _WRAPPED_COLUMNS
+        has_instant = any(len(w) == _INSTANT_COLUMNS and w.isdigit() for w in words)
+        return self.least_wrapped if has_instant else min(_WRAPPED_COLUMNS, self.widest)
 
 
-def _fits(shown: Sequence[_Shown], widths: Sequence[int], width: int) -> bool:
-    return sum(widths) + 2 * (len(shown) - 1) <= width
+def _fits(widths: Sequence[int], width: int, gap: int = 2) -> bool:
+    return sum(widths) + gap * (len(widths) - 1) <= width
 
 
-def _widths(shown: Sequence[_Shown], width: int) -> list[int]:
+def _widths(shown: Sequence[_Shown], width: int, gap: int) -> list[int]:
     """The width of each column: the widest become narrower first; words break last, instants after all other words."""
     widths = [one.widest for one in shown]
     for floors in (
@@ -196,7 +200,7 @@ def _widths(shown: Sequence[_Shown], width: int) -> list[int]:
         [one.least_of_an_instant for one in shown],
         [_WRAPPED_COLUMNS for _ in shown],
     ):
-        while not _fits(shown, widths, width):
+        while not _fits(widths, width, gap):
             spare, _, number = max((w > floor, w, n) for n, (w, floor) in enumerate(zip(widths, floors, strict=True)))
             if not spare:
                 break

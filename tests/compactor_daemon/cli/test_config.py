@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
+from phantombase.compactor_daemon.cli import compact as compact_module
 from phantombase.compactor_daemon.cli.fleet_flags import CatalogFlags
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.option_flags import offers
@@ -115,6 +117,7 @@ def test_what_says_what_to_do_now_is_no_setting() -> None:
         ("conf = ['hoodie.x=1']", "an option of the command line only"),
         ("[compact]\nprops = 'f'", "an option of the command line only"),
         ("threads = ", "unreadable configuration file"),
+        ("bloom = 'x'\njson = 'perhaps'", "not a value of json"),
     ],
 )
 def test_what_is_no_setting_is_refused(text: str, what: str, tmp_path: Path) -> None:
@@ -159,6 +162,17 @@ def test_a_daemon_finds_its_tables_in_the_file(tables: str, tmp_path: Path) -> N
     file.write_text(f"[schedule]\nmax-plans = 2\n[run]\ntables = {tables.format(table)}\n")
     done = CliRunner().invoke(app, ["run", "--once", "--json", "--config", str(file)], catch_exceptions=False)
     assert len(json.loads(done.stdout)["compacted"]) == 1
+    for command in ("status", "check", "claims", "history"):  # go by it too
+        done = CliRunner().invoke(app, [command, "--json", "--config", str(file)], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        assert command == "claims" or str(table) in done.stdout
+
+
+def test_a_variable_that_is_nearly_one_of_a_setting(tmp_path: Path) -> None:
+    """It is refused, as a name in the file is; others are of other programs."""
+    for name, refused in (("PHANTOMBASE_MEMORY_LIMT", True), ("PHANTOMBASE_IMAGE", False)):
+        done = CliRunner().invoke(app, ["compact", str(tmp_path)], env={name: "1"})
+        assert ("Did you mean PHANTOMBASE_MEMORY_LIMIT" in str(done.exception)) == refused
 
 
 def test_the_table_of_a_command_is_above_the_top() -> None:
@@ -331,3 +345,6 @@ def test_the_demo_makes_a_table_where_it_is_told_to(tmp_path: Path) -> None:
     again = CliRunner().invoke(app, ["demo", "--keep", str(kept)])
     assert "the folder is not empty" in str(again.exception)
     assert sorted(kept.rglob("*")) == before
+    with mock.patch.object(compact_module, "run_compactions", side_effect=OSError("No space left")):
+        CliRunner().invoke(app, ["demo", "--keep", str(tmp_path / "full")])
+    assert not (tmp_path / "full").exists()

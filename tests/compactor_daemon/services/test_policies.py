@@ -103,7 +103,7 @@ def test_names_and_values_are_checked_and_a_file_that_cannot_be_read_is_an_error
         (["sync-to=hive:host:99999"], "not a Hive Metastore"),
     ):
         assert text in str(error_of("config", "set", path, *pairs, "--sole-writer"))
-    assert "no such policy" in str(error_of("config", "unset", path, "freshnes", "--sole-writer"))
+    assert "no such option of a table" in str(error_of("config", "unset", path, "freshnes", "--sole-writer"))
     assert not (path / PATH).exists()
     config(path, "max-plans=2")
     (path / PATH).write_text("phantombase.max-plans=none\nphantombase.of-a-later-release=1\n")
