@@ -29,7 +29,7 @@ ready=.venv/.ready
 # The packages for the tests include all packages for the commands.
 if [ "$(cat "$ready${extra:+-$extra}" 2>/dev/null)" != "$wanted" ] &&
   { [ -n "$extra" ] || [ "$(cat "$ready-dev" 2>/dev/null)" != "$wanted" ]; }; then
-  size="$([ -n "$extra" ] && echo "1.1 GB" || echo "600 MB")"
+  size="$([ -n "$extra" ] && echo "1.1 GB" || echo "400 MB")"
   echo "setting up .venv with $("$python" --version)${version:+ and Java $version}: about $size, a minute or more ..." >&2
   [ -x .venv/bin/python ] || "$python" -m venv .venv ||
     { echo "error: $need: this Python cannot make virtual environments (install its venv package)." >&2; exit 1; }
@@ -45,7 +45,7 @@ if [ "${PHANTOMBASE_NATIVE:-1}" != 0 ] && [ "$(cat "$ready-native" 2>/dev/null)"
     --force-reinstall --no-deps ./native >.venv/native.log 2>&1; then
     echo "native decoder: built with $(cargo --version)" >&2
   else
-    echo "native decoder: not built, so Avro is decoded by polars; see .venv/native.log" >&2
+    echo "native decoder: not built, so Avro is decoded by numpy; see .venv/native.log" >&2
   fi
   echo "$sources" > "$ready-native"  # what failed is not tried at each start
 fi

@@ -1,4 +1,4 @@
-"""Avro object container files holding exactly one record: how Hudi writes plans and (v8+) commit metadata.
+"""Avro by fastavro, record by record. Container files holding exactly one: how Hudi writes plans and (v8+) commits.
 
     Obj\x01 | header map {avro.schema, avro.codec} | marker | one block: count 1, size, record | marker
 
@@ -15,12 +15,15 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import fastavro
 
 from ..errors import MalformedError, PhantombaseError, UnsupportedError, reason_of
-from .avro_schema import parse_avro
+from .avro_schema import parse_avro, smallest_bytes, without_null
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -185,6 +188,41 @@ def _decoded(data: bytes, where: str, wanted: Mapping[str, Schema] | None) -> tu
     except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
         found = f"{len(data)} bytes, {reason_of(error)}"
         raise MalformedError("unreadable Avro container file", path=where, found=found) from error
+
+
+def decode_records(
+    data: pa.Buffer,
+    count: int,
+    schema: dict[str, Any],
+    where: str,
+    *,
+    starts: Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
+) -> pa.Table:
+    """The `count` bare records in `data`, as Arrow: only `columns`, if given. `starts`: where the lengths in front of
+    the records begin, and the end; without, each record follows the one before. `schema` has no named references (see
+    `parse_avro`). MalformedError names `where`."""
+    import pyarrow as pa  # late, as is its schema: plans and commits need neither
+
+    from .arrow_schema import arrow_type
+
+    if count * max(1, smallest_bytes(schema)) > data.size:
+        found = f"{count} records in {data.size} bytes"
+        raise MalformedError("Avro block claims more records than fit into its bytes", path=where, found=found)
+    stream, rows = io.BytesIO(data), list[Any]()
+    try:
+        known = fastavro.parse_schema(schema)
+        for number in range(count):
+            if starts is not None:
+                stream.seek(starts[number] + 4)
+            rows.append(fastavro.schemaless_reader(stream, known))
+            if starts is not None and stream.tell() != starts[number + 1]:
+                raise ValueError(f"record {number} is not as long as its length says")
+        kinds = {f["name"]: arrow_type(without_null(f["type"])[0]) for f in schema["fields"]}
+        names = kinds if columns is None else columns
+        return pa.table({name: pa.array([row[name] for row in rows], type=kinds[name]) for name in names})
+    except Exception as error:
+        raise MalformedError("Avro records cannot be decoded", path=where, found=reason_of(error)) from error
 
 
 def optional_array(items: Sequence[T], make: Callable[[T], U]) -> tuple[str, Sequence[U]]:

@@ -1,36 +1,29 @@
-"""Decodes runs of Avro records to Arrow without a loop over rows, and finds where framed records begin (pure).
+"""Decodes data blocks of Avro records to Arrow, many records at once (pure).
 
-Hudi stores Avro data as bare binary records. With a container header put in front of them in memory they are an Avro
-object container of one block, which polars decodes to Arrow at over a million records a second. What polars cannot
-decode is described by another schema of the same bytes:
-    map<V>              array of records (string key, V value): the same bytes, converted to a map afterwards
-    record prefixes     separate fields in front (`prefix`): a 4-byte length is `fixed(4)`
-    union index         an `int` field, since the index is stored like an int
-
-fastavro decodes schemas that polars refuses, row by row.
-
-Framed records; `record_starts` finds their offsets without decoding them, vectorised:
+Hudi stores Avro data as bare binary records, each behind its length:
 
     n x {big-endian int32 length, Avro record}
 
-Each prefix leads to the next, which would be a loop over records. But a record shorter than 64 KiB has a prefix of two
-zero bytes and two others, and few other places look like that: these are the candidates. Those that no other candidate
-leads to, or that lead nowhere, are dropped until one chain is left from the first byte to the last.
-
 `phantombase-native`, an optional module in Rust (see `native/README.md`), fills the Arrow buffers of the types that
-`arrow_schema` gives to a schema, five times as fast as these decoders. Whether it knows a schema is decided once for a
-block. It accepts less than they do: whatever it does not accept, they decode or refuse, so errors are theirs."""
+`arrow_schema` gives to a schema. Whether it knows a schema is decided once for a block.
+
+Without it numpy reads one field of all records of a window after the other: `at` is where each record has got to, and a
+value moves each by its own number of bytes. What follows a union with null is read of the records that have a value,
+and the items of arrays and maps in turns: all first items, all second items, ...
+
+Both accept only what is exactly as the schema says: each record must end where its length says, text must be UTF-8.
+Whatever they do not accept, fastavro decodes row by row (`avro_container`), or refuses, so errors are its. Hudi's
+writers write none of it but decimals of more than 38 digits, and lists beyond `_ITEMS_MAX`."""
 
 from __future__ import annotations
 
-import io
-import json
+import struct
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-import fastavro
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -38,126 +31,45 @@ import pyarrow as pa
 from ..errors import MalformedError, PhantombaseError, reason_of
 from ..event_log import get_logger
 from .arrow_schema import arrow_type, avro_field
-from .avro_container import encode_long
-from .avro_schema import FIXED_BYTES_MAX, parse_avro, smallest_bytes, without_null
+from .avro_container import decode_records
+from .avro_schema import FIXED_BYTES_MAX, parse_avro
+from .row_hash import byte_blocks
 
 _Integers: TypeAlias = npt.NDArray[np.int64]
-_Bytes: TypeAlias = npt.NDArray[np.uint8]
+_Found: TypeAlias = tuple[pa.Array, _Integers]
 
 _PREFIX = 4
-_WINDOW_BYTES = 1 << 19
-"""Bytes that are searched at a time: few enough for the processor's cache."""
 
 
-def record_starts(raw: _Bytes, count: int) -> _Integers | None:
-    """The offset of each of `count` records, and of the end; None if there is no such chain, as with long records."""
-    if raw.size < _PREFIX:
-        return None
-    at = np.concatenate([_prefixes(raw, low) for low in range(0, raw.size - _PREFIX + 1, _WINDOW_BYTES)])
-    while at.size and at[0] == 0:
-        end = _ends(raw, at)
-        if len(at) == count and end[-1] == raw.size and (end[:-1] == at[1:]).all():
-            return np.append(at, raw.size)
-        place = np.searchsorted(at, end)
-        leads = at[np.minimum(place, at.size - 1)] == end
-        reached = np.zeros(at.size, np.bool_)
-        reached[0] = True
-        reached[place[leads]] = True
-        kept = reached & (leads | (end == raw.size))
-        if kept.all():
-            return None
-        at = at[kept]
-    return None
+def record_starts(data: pa.Buffer, count: int, where: str) -> _Integers:
+    """The offset of each of `count` records behind their lengths, and of the end. Each length leads to the next one: a
+    loop, which is as fast as a search for all that may be lengths. MalformedError: they do not lead to the end."""
+    content, read, at = memoryview(data), struct.Struct(">i").unpack_from, 0
+    starts = array("q", (0,))
+    for _ in range(count):
+        length = read(content, at)[0] if at + _PREFIX <= data.size else -1
+        if length < 0:
+            break
+        at += _PREFIX + length
+        starts.append(at)
+    if len(starts) <= count or at != data.size:
+        what = "record lengths of an Avro block do not add up"
+        expected = f"{count} records in {data.size} bytes"
+        raise MalformedError(what, path=where, expected=expected, found=f"{len(starts) - 1} in {at} bytes")
+    return np.frombuffer(starts, np.int64)
 
 
-def _prefixes(raw: _Bytes, low: int) -> _Integers:
-    """The candidates of one window: two zero bytes, from where the length leads to two more, or to the end."""
-    zero = raw[low : min(low + _WINDOW_BYTES + 1, raw.size - 2)] == 0
-    at = np.flatnonzero(zero[:-1] & zero[1:]) + low
-    end = _ends(raw, at)
-    inside = np.minimum(end, raw.size - 2)
-    leads = (end == raw.size) | ((end == inside) & (raw[inside] == 0) & (raw[inside + 1] == 0))
-    return np.asarray(at[leads], np.int64)
-
-
-def _ends(raw: _Bytes, at: _Integers) -> _Integers:
-    """Where the records end that begin with these prefixes of two zero bytes."""
-    return np.asarray(at + _PREFIX + raw[at + 2].astype(np.int64) * 256 + raw[at + 3])
-
-
-_SYNC = bytes(16)
-
-
-def decode_records(
-    data: pa.Buffer, count: int, schema: dict[str, Any], where: str, *, columns: Sequence[str] | None = None
+def decode_framed(
+    data: pa.Buffer, starts: _Integers, schema: dict[str, Any], where: str, columns: Sequence[str]
 ) -> pa.Table:
-    """The `count` consecutive records in `data`, as Arrow (only `columns`, if given).
-    `schema` is a record schema without named references (see `parse_avro`). Text and bytes become `large_string` /
-    `large_binary`, maps become lists of (key, value). MalformedError names `where`."""
-    if count == 0 or (columns is not None and not columns):
-        # Nothing to decode. The table has no columns and so no row count; callers know the count.
-        return pa.table({})
-    if count * max(1, smallest_bytes(schema)) > data.size:
-        # Decoders allocate memory for as many records as the block claims.
-        found = f"{count} records in {data.size} bytes"
-        raise MalformedError("Avro block claims more records than fit into its bytes", path=where, found=found)
-    import polars as pl  # late: a fifth of a command's start, and the Spark driver never needs it
-
-    readable = _maps_as_arrays(schema)
-    header = _container_header(readable, count, data.size)
-    stream = io.BytesIO(b"".join((header, data, _SYNC)))
+    """The named columns of the records that begin at `starts` (see `record_starts`). MalformedError names `where`."""
+    if len(starts) == 1 or not columns:
+        return pa.table({})  # without columns there is no row count; callers know it
     try:
-        frame = pl.read_avro(stream, columns=list(columns) if columns is not None else None)
-    except BaseException as error:
-        # polars panics (a BaseException) on schemas that it cannot decode.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        return _decode_by_row(stream, readable, where, columns, error)
-    if frame.height != count:
-        raise MalformedError(
-            "Avro block holds another number of records", path=where, expected=str(count), found=str(frame.height)
-        )
-    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-
-
-def _container_header(schema: dict[str, Any], count: int, size: int) -> bytes:
-    def text(value: bytes) -> bytes:
-        return encode_long(len(value)) + value
-
-    metadata = encode_long(2) + text(b"avro.schema") + text(json.dumps(schema).encode())
-    metadata += text(b"avro.codec") + text(b"null") + encode_long(0)
-    return b"Obj\x01" + metadata + _SYNC + encode_long(count) + encode_long(size)
-
-
-def _maps_as_arrays(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_maps_as_arrays(branch) for branch in node]
-    if not isinstance(node, dict):
-        return node
-    if node["type"] == "record":
-        fields = [{"name": f["name"], "type": _maps_as_arrays(f["type"])} for f in node["fields"]]
-        return {**node, "fields": fields}
-    if node["type"] == "array":
-        return {**node, "items": _maps_as_arrays(node["items"])}
-    if node["type"] == "map":
-        fields = [{"name": "key", "type": "string"}, {"name": "value", "type": _maps_as_arrays(node["values"])}]
-        return {"type": "array", "items": {"type": "record", "name": f"kv{id(node)}", "fields": fields}}
-    return node
-
-
-def _decode_by_row(
-    stream: io.BytesIO, schema: dict[str, Any], where: str, columns: Sequence[str] | None, cause: BaseException
-) -> pa.Table:
-    stream.seek(0)
-    try:
-        rows: list[Any] = list(fastavro.reader(stream))
-        kinds = {f["name"]: arrow_type(without_null(f["type"])[0]) for f in schema["fields"]}
-        names = [name for name in kinds if columns is None or name in columns]
-        return pa.table({name: pa.array([row[name] for row in rows], type=kinds[name]) for name in names})
-    except Exception as error:
-        raise MalformedError(
-            "Avro records cannot be decoded", path=where, found=f"{reason_of(error)} (and {cause})"
-        ) from error
+        return decode_columns(data, starts, schema["fields"], columns)
+    except REFUSALS as error:
+        _log.debug("avro_decoder", decoder="fastavro", path=where, reason=reason_of(error))
+    return decode_records(data, len(starts) - 1, schema, where, starts=starts.tolist(), columns=columns)
 
 
 _VERSION = "0.1."
@@ -180,8 +92,8 @@ def load_module() -> tuple[Any, str]:
 
 native, _why_not = load_module()
 
-REFUSALS = (ValueError, TypeError, pa.ArrowException, PhantombaseError)
-"""What `NativeColumns.decode`, or the conversion of its rows, raises where other decoders must be asked."""
+REFUSALS = (ValueError, TypeError, LookupError, AttributeError, pa.ArrowException, PhantombaseError)
+"""What decoders raise, or the conversion of their rows, where other decoders must be asked."""
 
 _log = get_logger()
 
@@ -229,7 +141,7 @@ def native_columns(text: str, names: tuple[str, ...]) -> NativeColumns | None:
     """The named columns, in this order, of blocks with the Avro schema `text`. None: the module does not decode them,
     or there is no module."""
     if native is None:
-        _log.debug("avro_decoder", decoder="polars", reason=_why_not)
+        _log.debug("avro_decoder", decoder="numpy", reason=_why_not)
         return None
     fields = parse_avro(text)["fields"]
     try:
@@ -240,8 +152,8 @@ def native_columns(text: str, names: tuple[str, ...]) -> NativeColumns | None:
             raise ValueError("too many symbols of enums")
         symbols = [[symbol.encode() for symbol in enum] for enum in enums]
         schema = pa.schema([avro_field(name, fields[place]["type"]) for name, place in zip(names, wanted, strict=True)])
-    except (*REFUSALS, LookupError, AttributeError) as error:
-        _log.debug("avro_decoder", decoder="polars", reason=str(error))
+    except REFUSALS as error:
+        _log.debug("avro_decoder", decoder="numpy", reason=str(error))
         return None
     _log.debug("avro_decoder", decoder=f"phantombase-native {native.__version__}")
     return NativeColumns(schema=schema, program=program, symbols=symbols, wanted=wanted)
@@ -288,3 +200,200 @@ def _inner(node: Any, symbols: list[list[str]]) -> list[int]:
     elif kind in _KINDS:
         return [_KINDS[kind]]
     raise ValueError(f"a type: {str(node)[:80]}")
+
+
+# --- numpy: one field of all records after the other ---------------------------------------------------------------
+
+_WINDOW = 1 << 15
+"""Records that are decoded at once: few enough for the processor's cache."""
+_ITEMS_MAX = 2000
+"""Items of one array or map; each takes a step of its own."""
+_PAD = 16
+"""Bytes that a value of fixed length may be read beyond the end, before it is refused."""
+
+
+def decode_columns(data: pa.Buffer, starts: _Integers, fields: Sequence[Any], names: Sequence[str]) -> pa.Table:
+    """The named columns, in this order, of the records that begin at `starts`, whose last value is the end. `fields`:
+    of the record schema, see `parse_avro`. Any error: another decoder decides."""
+    schema = pa.schema([avro_field(one["name"], one["type"]) for one in fields if one["name"] in names])
+    parts = []
+    for low in range(0, len(starts) - 1, _WINDOW):
+        window = starts[low : low + _WINDOW + 1]
+        first, end = int(window[0]), int(window[-1])
+        walk, ends = _Walk(data.slice(first, end - first)), window[1:] - first
+        at, found = window[:-1] - first + _PREFIX, {}
+        for one in fields:
+            found[one["name"]], at = walk.read(one["type"], at, ends, one["name"] in names)
+        if (at != ends).any():
+            raise ValueError("a record is not as long as its length says")
+        parts.append(pa.record_batch([found[name] for name in schema.names], schema=schema))
+    table = pa.Table.from_batches(parts, schema)
+    return table.select(list(names))
+
+
+class _Walk:
+    """The bytes of one window of records."""
+
+    def __init__(self, data: pa.Buffer) -> None:
+        self._data = data
+        self._raw = np.concatenate([np.frombuffer(data, np.uint8), np.zeros(_PAD, np.uint8)])
+
+    def read(self, node: Any, at: _Integers, ends: _Integers, wanted: bool = True) -> _Found:
+        """The values of a type that begin at `at`, and where they end. Values that are not `wanted` may be anything."""
+        if isinstance(node, list):
+            return self._nullable(node, at, ends, wanted)
+        kind = node if isinstance(node, str) else node["type"]
+        if kind in ("int", "long"):
+            return self._integers(node, kind, at, ends)
+        if kind in ("string", "bytes", "fixed"):
+            return self._bytes(node, kind, at, ends, wanted)
+        if kind in _WIDTHS:
+            return self._plain(kind, at, ends)
+        if kind == "enum":
+            numbers, at = self._numbers(at, ends)
+            symbols = pa.array(node["symbols"], pa.string())
+            return symbols.take(pa.array(numbers)), at  # refuses numbers outside
+        if kind == "record":
+            parts = []
+            for field in node["fields"]:
+                found, at = self.read(field["type"], at, ends, wanted)
+                parts.append(found)
+            fields = [avro_field(one["name"], one["type"]) for one in node["fields"]]
+            return pa.StructArray.from_arrays(parts, fields=fields) if wanted else pa.nulls(len(at)), at
+        if kind in ("array", "map"):
+            return self._lists(node, kind, at, ends, wanted)
+        raise ValueError(f"a type: {str(node)[:80]}")
+
+    def _moved(self, at: _Integers, by: Any, ends: _Integers) -> _Integers:
+        moved = np.asarray(at + by)
+        if (moved > ends).any() or (moved < at).any():
+            raise ValueError("a value beyond its record")
+        return moved
+
+    def _numbers(self, at: _Integers, ends: _Integers) -> tuple[_Integers, _Integers]:
+        """Integers of seven bits a byte, the lowest first, whose lowest bit is the sign."""
+        byte = self._raw[at]
+        at = self._moved(at, 1, ends)
+        value = byte.astype(np.uint64)
+        open_ = np.flatnonzero(byte >= 0x80)
+        if len(open_):
+            value &= np.uint64(0x7F)
+            at = at.copy()
+        shift = 7
+        while len(open_):
+            byte = self._raw[at[open_]]
+            if shift == 63 and (byte > 1).any():
+                raise ValueError("a number of more than 64 bits")
+            value[open_] |= (byte & np.uint8(0x7F)).astype(np.uint64) << np.uint64(shift)
+            at[open_] = self._moved(at[open_], 1, ends[open_])
+            open_, shift = open_[byte >= 0x80], shift + 7
+        return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64), at
+
+    def _nullable(self, node: list[Any], at: _Integers, ends: _Integers, wanted: bool) -> _Found:
+        if len(node) != 2 or node.count("null") != 1:
+            raise ValueError(f"a union: {str(node)[:80]}")
+        place = node.index("null")
+        branch, at = self._numbers(at, ends)
+        if ((branch != 0) & (branch != 1)).any():
+            raise ValueError("no branch of the union")
+        has = branch != place
+        if has.all():
+            return self.read(node[1 - place], at, ends, wanted)
+        rows = np.flatnonzero(has)
+        values, after = self.read(node[1 - place], at[rows], ends[rows], wanted)
+        at[rows] = after
+        if not wanted:
+            return values, at
+        return values.take(pa.array(np.cumsum(has) - 1, mask=~has)), at
+
+    def _integers(self, node: Any, kind: str, at: _Integers, ends: _Integers) -> _Found:
+        values, at = self._numbers(at, ends)
+        if kind == "int":
+            small = values.astype(np.int32)
+            if (small != values).any():
+                raise ValueError("a number of more than 32 bits")
+            found = pa.Array.from_buffers(arrow_type(node), len(at), [None, pa.py_buffer(small)])
+        else:
+            found = pa.Array.from_buffers(arrow_type(node), len(at), [None, pa.py_buffer(values)])
+        if pa.types.is_time(found.type):
+            found.validate(full=True)
+        return found, at
+
+    def _plain(self, kind: str, at: _Integers, ends: _Integers) -> _Found:
+        width, form = _WIDTHS[kind]
+        after = self._moved(at, width, ends)
+        values = np.ndarray((len(self._raw) - width + 1,), form, self._raw, 0, (1,))[at]
+        if kind != "boolean":
+            return pa.array(values), after
+        if (values > 1).any():
+            raise ValueError("another byte than those of true and false")
+        return pa.array(values == 1), after
+
+    def _bytes(self, node: Any, kind: str, at: _Integers, ends: _Integers, wanted: bool) -> _Found:
+        if kind == "fixed":
+            size: Any = node["size"]
+        else:
+            size, at = self._numbers(at, ends)
+        after = self._moved(at, size, ends)
+        if not wanted or not len(at):
+            return pa.nulls(len(at), arrow_type(node)), after
+        # One array of values and of what lies between them, in turns; its values are taken.
+        offsets = np.empty(2 * len(at), np.int64)
+        offsets[0::2], offsets[1::2] = at, after
+        form = pa.large_string() if kind == "string" else pa.large_binary()
+        all_ = pa.Array.from_buffers(form, len(offsets) - 1, [None, pa.py_buffer(offsets), self._data])
+        found = all_.take(pa.array(np.arange(0, len(offsets), 2)))
+        if kind == "string":
+            found.validate(full=True)
+        kind_ = arrow_type(node)
+        return _decimals(found, kind_) if pa.types.is_decimal(kind_) else found.cast(kind_), after
+
+    def _lists(self, node: Any, kind: str, at: _Integers, ends: _Integers, wanted: bool) -> _Found:
+        counts, at = self._numbers(at, ends)
+        most = int(counts.max(initial=0))
+        if (counts < 0).any() or most > _ITEMS_MAX:
+            raise ValueError("a negative or great number of items")
+        at = at.copy()
+        inner = ["string", node["values"]] if kind == "map" else [node["items"]]
+        owners, pieces = [], [list[pa.Array]() for _ in inner]
+        for number in range(most):
+            rows = np.flatnonzero(counts > number)
+            here = at[rows]
+            for one, piece in zip(inner, pieces, strict=True):
+                values, here = self.read(one, here, ends[rows], wanted)
+                piece.append(values)
+            at[rows] = here
+            owners.append(rows)
+        full = np.flatnonzero(counts)
+        last, at[full] = self._numbers(at[full], ends[full])
+        if last.any():
+            raise ValueError("several runs of items")
+        kind_ = arrow_type(node)
+        if not wanted or not most:
+            return pa.array([[]] * len(at), kind_), at
+        order = pa.array(np.argsort(np.concatenate(owners), kind="stable"))
+        parts = [pa.concat_arrays(piece).take(order) for piece in pieces]
+        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+        if kind == "map":
+            return pa.MapArray.from_arrays(offsets, *parts, type=kind_), at
+        return pa.ListArray.from_arrays(offsets, *parts, type=kind_), at
+
+
+_WIDTHS: dict[str, tuple[int, Any]] = {"boolean": (1, np.uint8), "float": (4, "<f4"), "double": (8, "<f8")}
+
+
+def _decimals(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Decimals from their big-endian bytes."""
+    if not pa.types.is_decimal128(kind):
+        raise ValueError("a decimal of more than 38 digits")
+    found = np.zeros((len(values), 16), np.uint8)
+    for block in byte_blocks(values):
+        size = block.data.shape[1]
+        if not 0 < size <= 16:
+            raise ValueError("a decimal of more than 16 bytes, or of none")
+        whole = np.where(block.data[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0)).repeat(16, axis=1)
+        whole[:, :size] = block.data[:, ::-1]
+        found[block.ordinals] = whole
+    made = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(found)])
+    made.validate(full=True)
+    return made

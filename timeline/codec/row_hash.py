@@ -72,10 +72,11 @@ class KeyLookup:
 
 
 def hash_keys(keys: pa.Array, seed: int) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash for each key. Valid within one process only: polars releases may hash differently."""
-    import polars as pl  # late: a fifth of a command's start, and the Spark driver never needs it
-
-    return pl.Series(pl.from_arrow(keys)).hash(seed=seed).to_numpy()
+    """A 64-bit hash for each key; a null is as an empty text."""
+    found = np.empty(len(keys), np.uint64)
+    for block in byte_blocks(keys):
+        found[block.ordinals] = _bytes(block.data, seed)
+    return found
 
 
 Index = npt.NDArray[np.intp]
@@ -202,11 +203,11 @@ def _fixed(array: pa.Array) -> Hashes:
     return _bytes(data.reshape(len(array), width))
 
 
-def _bytes(data: npt.NDArray[np.uint8]) -> Hashes:
+def _bytes(data: npt.NDArray[np.uint8], seed: int = 0) -> Hashes:
     """Hashes of values of one length. The last word ends where the value ends, so it may overlap the word before."""
     count, length = data.shape
     # The length is mixed in first, spread over all 64 bits, so that the bytes of a short value cannot cancel it.
-    result = _mixed(np.full(count, length + 1, np.uint64))
+    result = _mixed(np.full(count, (seed << 40) + length + 1, np.uint64))
     if not length or not count:
         return _mixed(result)
     if length < _WORD:

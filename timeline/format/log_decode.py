@@ -9,15 +9,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from .. import errors
 from ..codec.avro_container import decode_long
-from ..codec.avro_decode import REFUSALS, decode_records, native_columns, record_starts
+from ..codec.avro_decode import REFUSALS, decode_framed, native_columns, record_starts
 from ..codec.avro_schema import OPERATION, changelog, parse_avro
 from ..codec.columns import counted
 from ..codec.conform import NO_DEFAULTS, Defaults, conform
@@ -30,9 +28,6 @@ from .log_block import BlockKind, HeaderKey, LogBlock
 _log = get_logger()
 
 CONTENT_VERSION = 3
-_LENGTH = "length of the record"
-"""As in `_LENGTH_TYPE`, spaces: Avro allows none in names, so no column and no type of a table is called so."""
-_LENGTH_TYPE = {"type": "fixed", "name": "length of a record", "size": 4}
 
 
 def decode_rows(
@@ -119,44 +114,34 @@ def _avro_rows(
     content = content_of(block, source)
     count = content_version(content[:8].to_pybytes(), block)
     record = parse_avro(block.header(HeaderKey.SCHEMA))
-    framed = {**record, "fields": [{"name": _LENGTH, "type": _LENGTH_TYPE}, *record["fields"]]}
     columns = stored(schema.names, names, [f["name"] for f in record["fields"]])
     native = native_columns(block.header(HeaderKey.SCHEMA), tuple(columns)) if columns else None
 
     def conformed(table: pa.Table) -> pa.Table:
         return conform(table, schema, block.path, float_as_text=text, names=names, defaults=defaults)
 
-    for data, rows in _avro_parts(block, content[8:], count, framed, part_bytes):
+    for data, rows in _avro_parts(block, content[8:], count, part_bytes):
         found = None
         if native is not None and rows:
             try:
                 found = conformed(native.decode(data, rows))
             except REFUSALS as error:
-                _log.debug("avro_decoder", decoder="polars", path=block.path, offset=block.offset, reason=str(error))
+                _log.debug("avro_decoder", decoder="numpy", path=block.path, offset=block.offset, reason=str(error))
                 native = None
         if found is None:
-            table = decode_records(data, rows, framed, block.path, columns=[_LENGTH, *columns])
-            if rows:
-                _check_lengths(_lengths(table), data.size - 4 * rows, block)
-                table = table.remove_column(0)
-            found = conformed(counted(table, rows))
+            starts = record_starts(data, rows, block.path)
+            found = conformed(counted(decode_framed(data, starts, record, block.path, columns), rows))
         yield found
 
 
 def _avro_parts(
-    block: LogBlock, data: pa.Buffer, count: int, framed: dict[str, Any], part_bytes: int | None
+    block: LogBlock, data: pa.Buffer, count: int, part_bytes: int | None
 ) -> Iterator[tuple[pa.Buffer, int]]:
     """Runs of complete records, each with its record count. The length prefixes alone show the boundaries."""
     if part_bytes is None or data.size <= part_bytes or not count:
         yield data, count
         return
-    starts = record_starts(np.frombuffer(data, np.uint8), count)
-    if starts is None:  # the decoder finds every record, but copies the entire block
-        lengths = _lengths(decode_records(data, count, framed, block.path, columns=[_LENGTH]))
-        _check_lengths(lengths, data.size - 4 * count, block)
-        ends = np.cumsum(lengths.astype(np.int64) + 4)
-    else:
-        ends = starts[1:]
+    ends = record_starts(data, count, block.path)[1:]
     start = first = 0
     while first < count:
         last = max(first + 1, int(np.searchsorted(ends, start + part_bytes, side="right")))
@@ -178,20 +163,6 @@ def avro_values(block: LogBlock, source: pa.NativeFile) -> Iterator[bytes]:
             yield bytes(content[start:position])
         if position != len(content):
             raise MalformedError("record lengths of an Avro block do not add up", found=f"{position} bytes")
-
-
-def _lengths(table: pa.Table) -> npt.NDArray[np.int32]:
-    """The length prefixes of records: each record's size in bytes."""
-    fixed = table.column(0).combine_chunks().cast(pa.binary(4))
-    return np.frombuffer(fixed.buffers()[1], ">i4", len(fixed), 4 * fixed.offset)
-
-
-def _check_lengths(lengths: npt.NDArray[np.int32], expected: int, block: LogBlock) -> None:
-    """The length prefixes must add up to the size of the content; a torn or misread prefix fails here."""
-    total = int(lengths.sum(dtype=np.int64))
-    if total != expected or lengths.min(initial=0) < 0:
-        what = "record lengths of an Avro block do not add up"
-        raise MalformedError(what, path=block.path, expected=f"{expected} bytes", found=str(total))
 
 
 def content_version(head: bytes, block: LogBlock) -> int:

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..codec.arrow_schema import arrow_type
-from ..codec.avro_container import decode_long, encode_long
-from ..codec.avro_decode import decode_records
+from ..codec.avro_container import decode_long, decode_records, encode_long
 from ..codec.conform import convert
 from ..errors import MalformedError, UnsupportedError
 from .log_block import LogBlock

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..codec.parquet_write import statistics_columns
@@ -315,14 +316,29 @@ class _JsonLines:
     sink: pa.NativeFile
 
     def write_table(self, rows: pa.Table, _: int) -> None:
-        import polars  # takes long, and few reads write JSON
+        import orjson  # few reads write JSON
 
-        found = polars.from_arrow(rows)
-        assert isinstance(found, polars.DataFrame)
-        found.write_ndjson(self.sink)
+        columns = [_as_json(column) for column in rows.columns]
+        for part in pa.table(columns, names=rows.schema.names).to_batches(max_chunksize=_JSON_ROWS):
+            lines = part.to_pylist(maps_as_pydicts="lossy")
+            self.sink.write(b"".join(orjson.dumps(one, str, orjson.OPT_APPEND_NEWLINE) for one in lines))
 
     def close(self) -> None:
         """Nothing: each line is complete."""
+
+
+_JSON_ROWS = 1 << 14
+
+
+def _as_json(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values that JSON has: times as in ISO 8601, decimals as text, floats by the digits that they have as such."""
+    kind = column.type
+    if pa.types.is_float32(kind):
+        return column.cast(pa.string()).cast(pa.float64())
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+        column = column.cast(pa.string())
+        return pc.replace_substring(column, " ", "T") if pa.types.is_timestamp(kind) else column
+    return column
 
 
 def _check_writable(schema: pa.Schema, output: Path) -> None:

@@ -66,7 +66,7 @@ def own_process() -> None:
 
 
 class _Refuses(MetaPathFinder, Loader):
-    """Gives a specification and fails at the import: libraries that import pandas late (polars) ask for one first."""
+    """Gives a specification and fails at the import: libraries that import pandas late ask for one first."""
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         return ModuleSpec(fullname, self) if fullname == _NAME else None

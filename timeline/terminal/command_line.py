@@ -84,7 +84,7 @@ def _show_version(asked: bool) -> None:
 
         from ..codec.avro_decode import native
 
-        decoder = "polars" if native is None else f"phantombase-native {native.__version__}"
+        decoder = "numpy" if native is None else f"phantombase-native {native.__version__}"
         print(f"phantombase {version('phantombase')} (decodes Avro by {decoder})")
         raise typer.Exit
 

@@ -17,12 +17,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from phantombase.timeline.codec import avro_decode
 from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.codec.avro_decode import record_starts
 from phantombase.timeline.codec.avro_encode import encode_rows, encode_table
 from phantombase.timeline.codec.avro_schema import changelog, parse_avro, project_text
-from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.errors import MalformedError, UnsupportedError, UsageError
 from tests.support.builders import avro_schema
 from tests.support.selection import for_each
 
@@ -298,7 +297,7 @@ def test_types_that_tables_do_not_have(kind: Any) -> None:
         encode_rows(pa.table({"c": pa.array([1])}), parse_avro(avro_schema(("c", kind))))
 
 
-# Where framed records begin: found for records of any bytes, or not at all, never in another place.
+# Where framed records begin.
 
 
 _RECORDS = st.lists(
@@ -306,9 +305,9 @@ _RECORDS = st.lists(
 )
 
 
-def framed(records: list[bytes]) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def framed(records: list[bytes]) -> pa.Buffer:
     """The records behind their lengths."""
-    return np.frombuffer(b"".join(struct.pack(">i", len(r)) + r for r in records), np.uint8)
+    return pa.py_buffer(b"".join(struct.pack(">i", len(r)) + r for r in records))
 
 
 def chain(records: list[bytes]) -> list[int]:
@@ -319,29 +318,18 @@ def chain(records: list[bytes]) -> list[int]:
 @given(_RECORDS)
 @example([b"\0\0\0\0"])
 @example([b"\0\0\0\2ab"])
-def test_a_chain_that_is_found_is_the_one_of_the_prefixes(records: list[bytes]) -> None:
+@example([b"x" * 65536, b""])
+def test_a_chain_is_the_one_of_the_prefixes(records: list[bytes]) -> None:
     """Also where the records' own bytes look like prefixes."""
-    found = record_starts(framed(records), len(records))
-    assert found is None or found.tolist() == chain(records)
+    assert record_starts(framed(records), len(records), "log").tolist() == chain(records)
 
 
-@pytest.mark.parametrize("window", [1, 7, 64, 1 << 19])
-def test_usual_records_are_found_in_windows_of_any_size(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    random = np.random.default_rng(7)
-    records = [random.integers(0, 4, random.integers(1, 700), np.uint8).tobytes() + b"\xff" for _ in range(300)]
-    monkeypatch.setattr(avro_decode, "_WINDOW_BYTES", window)
-    found = record_starts(framed(records), len(records))
-    assert found is not None
-    assert found.tolist() == chain(records)
-
-
-def test_what_is_no_chain_is_not_made_one() -> None:
-    """Another count, a cut end, a record of 64 KiB."""
-    records = [b"abc", b"de"]
-    assert record_starts(framed(records), 3) is None
-    assert record_starts(framed(records)[:-1], 2) is None
-    assert record_starts(framed([b"x" * 65536, b"a"]), 2) is None
-    assert record_starts(framed([]), 0) is None
+def test_what_is_no_chain_is_refused() -> None:
+    """Another count, a cut end, a length below zero."""
+    whole = framed([b"abc", b"de"]).to_pybytes()
+    for data, count in ((whole, 3), (whole[:-1], 2), (whole, 1), (b"\xff" + whole, 2)):
+        with pytest.raises(MalformedError, match=r"do not add up; at log; expected \d records in \d+ bytes"):
+            record_starts(pa.py_buffer(data), count, "log")
 
 
 # A table's Avro schema with some of its columns.

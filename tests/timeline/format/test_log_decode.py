@@ -1,4 +1,4 @@
-"""Rows and delete entries of log blocks: Avro by polars, by fastavro and Parquet say the same; faults have names."""
+"""Rows and delete entries of log blocks: Avro by numpy, by fastavro and Parquet say the same; faults have names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import Any
 from unittest import mock
 
 import fastavro
-import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -24,8 +23,7 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.codec import avro_decode
 from phantombase.timeline.codec.arrow_schema import arrow_schema, arrow_type, project
-from phantombase.timeline.codec.avro_container import decode_long, encode_long
-from phantombase.timeline.codec.avro_decode import decode_records
+from phantombase.timeline.codec.avro_container import decode_long, decode_records, encode_long
 from phantombase.timeline.codec.avro_schema import parse_avro
 from phantombase.timeline.codec.conform import conform
 from phantombase.timeline.errors import MalformedError, UnsupportedError
@@ -103,9 +101,10 @@ def without_native() -> Iterator[None]:
 
 
 @contextmanager
-def without_polars() -> Iterator[None]:
-    """polars refuses every schema: fastavro decodes."""
-    with without_native(), mock.patch.object(pl, "read_avro", side_effect=ValueError("refused by the test")):
+def without_numpy() -> Iterator[None]:
+    """numpy refuses every schema: fastavro decodes."""
+    refused = mock.patch.object(avro_decode, "decode_columns", side_effect=ValueError("refused by the test"))
+    with without_native(), refused:
         yield
 
 
@@ -217,14 +216,17 @@ def test_avro_fastavro_and_parquet_agree(drawn: tuple[str, list[dict[str, Any]]]
     log = avro_block("10", text, rows)
     assert rows_of(log, schema).equals(expected)
     if avro_decode.native is not None and rows:
-        with mock.patch.object(decode_module, "decode_records", side_effect=AssertionError("by others")):
+        with mock.patch.object(decode_module, "decode_framed", side_effect=AssertionError("by others")):
             (only,) = blocks_of(log)
             (by_module,) = decode_rows(only, pa.BufferReader(log), schema)
         assert by_module.equals(expected)
-    with without_polars():
+    with without_native(), mock.patch.object(avro_decode, "decode_records", side_effect=AssertionError("by others")):
+        assert rows_of(log, schema).equals(expected)
+    with without_numpy():
+        assert rows_of(log, schema).equals(expected)
         content = b"".join(records_of(log))
         by_row = decode_records(pa.py_buffer(content), len(rows), parse_avro(text), "log")
-        assert conform(by_row, schema, "log").equals(expected) or not rows
+        assert conform(by_row, schema, "log").equals(expected)
     assert rows_of(parquet_block("10", text, expected), schema).equals(expected)
     some = project(schema, data.draw(st.lists(st.sampled_from(schema.names), unique=True, min_size=1)))
     assert rows_of(log, some).equals(expected.select(some.names))
@@ -248,8 +250,8 @@ def test_not_a_number_and_negative_zero(kind: str) -> None:
         ),
     ],
 )
-def test_schemas_that_polars_refuses(kind: Any, value: Any) -> None:
-    """fastavro decodes a block whose schema polars cannot do."""
+def test_schemas_that_numpy_refuses(kind: Any, value: Any) -> None:
+    """fastavro decodes a block of another schema."""
     text = avro_schema(("v", kind))
     assert rows_of(avro_block("10", text, [{"v": value}]), arrow_schema(text)).to_pylist() == [{"v": value}]
 
