@@ -1,11 +1,11 @@
-"""How a result shows itself. In a notebook: its fields as a table of HTML; a list of results is a table of its own.
-As a text: the fields that hold something, in a line."""
+"""How a result shows itself, by the fields that hold something. In a notebook: a table of HTML; a list of results is a
+table of its own. As a text: a line. Of options within a result only those are shown that differ from the defaults."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from itertools import islice
 from typing import Any
@@ -33,23 +33,35 @@ class Shown:
 
 def as_html(columns: Sequence[str], rows: Sequence[Sequence[Any]], total: int | None = None) -> str:
     """A table: texts are escaped and cut. `total`: the number of rows, of which these are the first."""
-    head = "".join(f"<th>{html.escape(one)}</th>" for one in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{_cell(one)}</td>' for one in row)}</tr>" for row in rows)
+    head = "".join(f"<th {_LEFT}>{html.escape(one)}</th>" for one in columns)
+    body = "".join(f"<tr>{''.join(f'<td {_LEFT}>{_cell(one)}</td>' for one in row)}</tr>" for row in rows)
     more = f"<caption>the first {len(rows)} of {total:,}</caption>" if total is not None and total > len(rows) else ""
-    return f"<table>{more}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<table>{more}{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
 
 
-def _line(value: Any) -> str:
-    said = ", ".join(f"{name}={_word(one)}" for name, one in _held(value) if not _is_empty(one))
-    return f"{type(value).__name__}({said})"
+_LEFT = 'style="text-align:left;vertical-align:top"'
+"""Notebooks put cells to the right: names and values would be far from each other."""
 
 
-def _held(value: Any) -> list[tuple[str, Any]]:
-    """The fields that may be shown: secrets are in others."""
-    return [(one.name, getattr(value, one.name)) for one in fields(value) if one.repr]
+def _line(value: Any, *, inner: bool = False) -> str:
+    return f"{type(value).__name__}({', '.join(f'{name}={_word(one)}' for name, one in _held(value, inner))})"
+
+
+def _held(value: Any, inner: bool = False) -> list[tuple[str, Any]]:
+    """The fields that hold something; of an `inner` value without those that are as by default. Secrets are in fields
+    that are not shown."""
+    every = ((one, getattr(value, one.name)) for one in fields(value) if one.repr)
+    return [(one.name, v) for one, v in every if not (_is_empty(v) or (inner and _is_default(one, v)))]
+
+
+def _is_default(of: Field[Any], value: Any) -> bool:
+    default = of.default_factory() if of.default_factory is not MISSING else of.default
+    return type(value) is type(default) and bool(value == default)
 
 
 def _is_empty(value: Any) -> bool:
+    if is_dataclass(value):
+        return not _held(value, inner=True)
     return value is None or (isinstance(value, Collection) and not value)
 
 
@@ -58,7 +70,7 @@ def _word(value: Any) -> str:
         return str(value.name)
     if isinstance(value, float):
         return str(round(value, 6))
-    text = repr(value)
+    text = _line(value, inner=True) if is_dataclass(value) else repr(value)
     if len(text) <= _TEXT and "\n" not in text:
         return text
     if isinstance(value, Collection) and not isinstance(value, str | bytes):
@@ -66,8 +78,8 @@ def _word(value: Any) -> str:
     return f"<{type(value).__name__}>" if "\n" in text else f"{text[:_TEXT]}..."
 
 
-def _fields(value: Any) -> str:
-    return as_html(("field", "value"), _held(value))
+def _fields(value: Any, *, inner: bool = False) -> str:
+    return as_html((), _held(value, inner))
 
 
 def _cell(value: Any) -> str:
@@ -76,25 +88,29 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if is_dataclass(value):
-        return _fields(value)
+        return _fields(value, inner=True)
+    if isinstance(value, float):
+        value = round(value, 6)
     if isinstance(value, Mapping):
         rows = list(islice(value.items(), _ROWS))
-        return as_html(("name", "value"), rows, len(value)) if rows else ""
+        return as_html((), rows, len(value)) if rows else ""
     if isinstance(value, Collection) and not isinstance(value, str | bytes):
         return _items(list(islice(value, _ROWS)), len(value))
-    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    text = f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    text = f"<{type(value).__name__}>" if "\n" in text else text
     return html.escape(text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}...")
 
 
 def _items(shown: Sequence[Any], total: int) -> str:
     if shown and all(is_dataclass(one) and type(one) is type(shown[0]) for one in shown):
-        names = [name for name, _ in _held(shown[0])]
-        return as_html(names, [[_short(item) for _, item in _held(one)] for one in shown], total)
+        held = [dict(_held(one)) for one in shown]
+        names = [one.name for one in fields(shown[0]) if any(one.name in row for row in held)]
+        return as_html(names, [[_short(row.get(name)) for name in names] for row in held], total)
     return ", ".join(map(_cell, shown)) + (f" and {total - len(shown):,} more" if total > len(shown) else "")
 
 
 def _short(value: Any) -> Any:
     """What a row shows of a value: of a collection how many items it has."""
     if is_dataclass(value):
-        return str(value)
+        return _line(value, inner=True)
     return len(value) if isinstance(value, Collection) and not isinstance(value, str | bytes) else value

@@ -28,6 +28,7 @@ from phantombase import PausedError, UsageError
 from phantombase.compactor_daemon.cli import main as compactor
 from phantombase.timeline import errors
 from phantombase.timeline.cli import main as timeline
+from tests.project.notebook_page import page
 from tests.project.rooms import modules
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
@@ -409,6 +410,8 @@ def test_a_session_of_calls(tmp_path: Path) -> None:
         assert re.search(r"object at 0x|hoodie\.archivelog|\n", repr(one)) is None
         assert len(repr(one)) < 400, one
         assert "<table>" in one._repr_html_(), one  # type: ignore[attr-defined]
+    shown = page(results)
+    assert re.search(r">None<|\.\d{7}|OutputOptions|claims_problem", shown) is None  # only fields that hold something
     secret = phantombase.writer(rows, storage_options={"aws_secret_access_key": "hidden"})
     assert "hidden" not in secret._repr_html_() + repr(secret)
     assert "\n" not in repr(secret)

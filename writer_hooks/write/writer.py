@@ -77,10 +77,10 @@ class Writer(Shown):
     operation: Operation | None = None
     partitions: tuple[str, ...] | None = None
     stream: str = DEFAULT_STREAM
-    explicit: frozenset[str] = frozenset()
+    explicit: frozenset[str] = field(default=frozenset(), repr=False)
     hoodie: Mapping[str, str] = field(default_factory=dict, compare=False)
-    said: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    own: WriteOptions = field(default_factory=WriteOptions, compare=False)
+    said: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    own: WriteOptions = field(default_factory=WriteOptions, compare=False, repr=False)
 
     # --- the table -------------------------------------------------------------------------------------------------
 
