@@ -51,8 +51,8 @@ def _installed(package: str) -> Iterator[None]:
     """UsageError: an import fails since the package is not installed."""
     try:
         yield
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{package} is not installed", todo=f"Install it: pip install {package}.") from error
+    except ModuleNotFoundError:
+        raise UsageError(f"{package} is not installed", todo=f"Install it: pip install {package}.") from None
 
 
 @dataclass(frozen=True, repr=False)

@@ -41,7 +41,7 @@ _PLAIN = frozenset(
     {
         "lock", "sole-writer", "storage-option", "json", "log-level", "slo", "services", "on-term", "brief", "listing",
         "timezone", "metrics-port", "metrics-host", "serve", "serve-host", "serve-token-file", "serve-hudi-clients",
-        "serve-allow-actions",
+        "serve-allow-actions", "memory-limit", "spill-dir",
     }
 )  # fmt: skip
 """Settings among a command's own options; all options of option dataclasses are settings."""

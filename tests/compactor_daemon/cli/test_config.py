@@ -173,6 +173,8 @@ def test_a_variable_that_is_nearly_one_of_a_setting(tmp_path: Path) -> None:
     for name, refused in (("PHANTOMBASE_MEMORY_LIMT", True), ("PHANTOMBASE_IMAGE", False)):
         done = CliRunner().invoke(app, ["compact", str(tmp_path)], env={name: "1"})
         assert ("Did you mean PHANTOMBASE_MEMORY_LIMIT" in str(done.exception)) == refused
+    done = CliRunner().invoke(timeline, ["read", str(tmp_path)], env={"PHANTOMBASE_MEMORY_LIMIT": "5q"})
+    assert "not a size for --memory-limit" in str(done.exception)  # where it counts, it is not passed over
 
 
 def test_the_table_of_a_command_is_above_the_top() -> None:
