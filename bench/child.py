@@ -129,7 +129,8 @@ def read_hudi_rs(path: str, runs: str) -> dict[str, Any]:
 
 
 def upsert(engine: str, codec: str, logs: str, buckets: str, base: str, tables: str, *upserts: str) -> dict[str, Any]:
-    """The product's own writes. `engine`: spark (one session for all) or local; `tables`: paths with `,` between."""
+    """The product's own writes. `engine`: spark (one session for all), spark-filtered or local; `tables`: paths with
+    `,` between."""
     import pyarrow.parquet as pq
 
     from phantombase import Writer, writer
@@ -137,9 +138,11 @@ def upsert(engine: str, codec: str, logs: str, buckets: str, base: str, tables: 
     from phantombase.timeline.format.log_encode import LogFormat
 
     frame: Callable[[str], Any] = pq.read_table
-    if engine == "spark":
+    if engine.startswith("spark"):
         spark = session()
         frame = spark.read.parquet
+        if engine == "spark-filtered":  # no bare scan of files: the rows pass the JVM
+            frame = lambda path: spark.read.parquet(path).where("ts >= 0")  # noqa: E731
 
     def write(path: str) -> Writer:
         output = OutputOptions(codec=Codec(codec))

@@ -284,7 +284,8 @@ def read_part(storage: Storage, path: str, begin: int, length: int) -> bytes:
 
 
 def open_little(storage: Storage, path: str) -> pa.NativeFile:
-    """As `Storage.open_input`, for a few kilobytes, as headers of log blocks: on a local disk nothing is mapped."""
+    """As `Storage.open_input`, for a few kilobytes, as headers of log blocks: on a local disk nothing is mapped. Also
+    for files that another program may make shorter, which would end a process that has mapped them."""
     if type(storage) is LocalStorage:  # a storage that wraps it opens files in its own way
         return storage.open_unmapped(path)
     return storage.open_input(path, whole=False)

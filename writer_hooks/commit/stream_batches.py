@@ -38,8 +38,6 @@ from phantombase.timeline.storage.folders import RECORD_NAME, RECORDS
 from phantombase.timeline.table.in_progress import Guard, exclusive
 from phantombase.timeline.table.table import Snapshot, Table
 
-from ..engine.arrow_source import NO_ROWS
-
 CHECKPOINT = "_hudi_streaming_sink_checkpoint"
 """Key of the extra metadata in which Hudi's own sink keeps `{"<writer identifier>": "<batch id>"}`."""
 PART = "phantombase.stream"
@@ -57,6 +55,8 @@ _TODO = (
 )
 _EARLIER_MAX = 500
 """The largest number of batches before the last one that are kept. Older ones are known while they are active."""
+NO_ROWS = "0"
+"""The mark of an empty table."""
 _ANY = ""
 """The operation of a part whose operation is not known."""
 

@@ -25,6 +25,7 @@ from phantombase.timeline.errors import PhantombaseError, SparkError, Unsupporte
 from phantombase.timeline.storage.contract import Storage
 
 from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, StagedRows, Step, summed
+from .parquet_scan import ParquetScan, bare_scan
 from .row_blobs import SPARK_PIECE, Piece, Spool, fact, from_batches, to_batch
 
 if TYPE_CHECKING:
@@ -173,13 +174,20 @@ class SparkEngine:
         return from_spark(self._frame.schema)
 
     def prepare(self, prepare: Prepare, storage: Storage, *, here: bool = False) -> Pieces:
-        rows = fetched(self._frame) if here else None
+        scan = bare_scan(self._frame, storage)
+        rows = None
+        if here:
+            rows = fetched(self._frame) if scan is None else _read_here(scan)
         if rows is not None:
             return LocalEngine(rows, slots=_threads(self.slots)).prepare(prepare, storage)
         spool = Spool.new(storage)
-        return SparkPieces(
-            _mapped(self._frame, partial(_prepared, prepare, spool)), self.slots, spool, first=True, here=here
-        )
+        if scan is None:
+            pieces = _mapped(self._frame, partial(_prepared, prepare, spool))
+        else:
+            shares = len(scan.shares)
+            numbers = self._frame.sparkSession.range(0, shares, 1, shares)
+            pieces = _mapped(numbers, partial(_scanned, scan, prepare, spool))
+        return SparkPieces(pieces, self.slots, spool, first=True, here=here)
 
     def runner(self) -> Runner:
         """See `Engine`: runs in the session of the DataFrame."""
@@ -287,6 +295,21 @@ _ERROR = "\0error"
 
 def _prepared(prepare: Prepare, spool: Spool, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return _batched(_caught(spool.put(prepare(_slot(), batches))))
+
+
+def _read_here(scan: ParquetScan) -> pa.Table | None:
+    """All rows of the files of a scan, if they are few."""
+    return scan.fetched(_HELD_BYTES) if scan.stored_bytes <= _ROWS_BYTES else None
+
+
+def _scanned(
+    scan: ParquetScan, prepare: Prepare, spool: Spool, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The pieces of the shares that the rows number. The number of the task would not do: it is another one where Spark
+    computes lost pieces again as part of a union."""
+    shares = [share for batch in batches for share in batch.column(0).to_pylist()]
+    pieces = (piece for share in shares for piece in prepare(share, scan.batches(share)))
+    return _batched(_caught(spool.put(pieces)))
 
 
 def _stepped(step: Step, spool: Spool, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

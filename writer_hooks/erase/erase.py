@@ -63,10 +63,10 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import remove_left_behind
 from phantombase.timeline.view.view import GroupKey, TableView
 
-from ..engine.arrow_source import in_arrow
 from ..engine.engine import LocalEngine
 from ..files.stored_keys import KEY_FIELD, slice_keys
 from ..options import Operation, Write, WriteOptions
+from ..write.rows import in_arrow
 from ..write.write import write
 from .key_list import OF_KEYS, KeyList, Left, Searched, keys_of_rows, left_files, read_keys, search, view_now
 

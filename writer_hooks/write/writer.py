@@ -42,7 +42,6 @@ from phantombase.timeline.table.table import Table
 
 from ..commit.place_files import refuse_first_partitions
 from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
-from ..engine.arrow_source import in_arrow, rows_mark, with_columns
 from ..engine.engine import Engine, LocalEngine, Pieces, StagedEngine, StagedRows
 from ..engine.spark import SparkEngine, classic, default_slots, streaming_run
 from ..merge_into import MergeInto
@@ -51,7 +50,7 @@ from ..schema.key_generator import PARTITION_TYPES
 from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place, same_as
 from ..schema.write_schema import checked_schema
 from .conf import METADATA, OPERATION, STREAM, check_description, parse_operation_conf, parse_write_conf
-from .rows import column_names, first_rows
+from .rows import column_names, first_rows, in_arrow, rows_mark, with_columns
 from .table_conf import PARTITIONS, check_times, described_table, idle, not_followed, table_field, table_names
 from .write import Written, check, shown, write, write_batch
 

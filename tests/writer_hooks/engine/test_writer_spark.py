@@ -93,6 +93,41 @@ def test_spark_writes_what_is_written_in_process(
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("operation", ["bulk_insert", deep("upsert"), deep("insert")])
+def test_files_are_read_by_tasks_or_here(
+    spark: Any, operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a frame is a bare scan of them: each row group by one task; the same rows as through Spark."""
+    source, many = tmp_path / "rows", [(n, n % 7, n / 7) for n in range(3000)]
+    source.mkdir()
+    for part in range(3):
+        batch = rows(*many[part * 1000 : part * 1000 + 1000])
+        pq.write_table(batch, source / f"part {part}%20.parquet", row_group_size=300)
+    (source / "_SUCCESS").touch()
+    tasks = list[int]()
+    mapped = spark_engine._mapped
+
+    def noted(frame: Any, function: Any) -> Any:
+        tasks.append(frame.rdd.getNumPartitions())
+        return mapped(frame, function)
+
+    monkeypatch.setattr(spark_engine, "_mapped", noted)
+    monkeypatch.setattr(
+        "phantombase.writer_hooks.engine.parquet_scan._task_bytes", lambda conf, size, cores: -(-size // 2)
+    )
+    for way in ("here", "usual", "tasks"):
+        with monkeypatch.context() as patch:
+            if way == "usual":
+                patch.setattr(spark_engine, "bare_scan", lambda frame, storage: None)
+            if way == "tasks":
+                patch.setattr(spark_engine, "_ROWS_BYTES", 0)
+            tasks.clear()
+            getattr(trips(spark.read.parquet(str(source)), 9, 2), operation)(str(tmp_path / way))
+            assert tasks[:1] == ([2] if way == "tasks" else [])
+        assert read(tmp_path / way) == {f"k{n:04d}": n / 7 for n in range(3000)}, way
+
+
+@pytest.mark.spark
 def test_what_is_wrong_with_rows_is_told_as_it_is(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     trips(rows((1, 1, 1.0)), 9).upsert(str(path))
