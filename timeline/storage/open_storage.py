@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 
 from ..errors import UnsupportedError, UsageError
-from .contract import Storage
+from .contract import ForwardingStorage, Storage
 from .local import LocalStorage
-from .object_url import CLOUDS, cloud_of
+from .object_url import CLOUDS, ObjectUrl, cloud_of
 from .storage_options import Given, StorageOptions
 
 _FILE, _HDFS = "file", "hdfs"
@@ -59,6 +60,22 @@ def open_storage(url: str, options: Given = None) -> Storage:
     found = f"{scheme}://"
     todo = "Mount the table's file system."
     raise UnsupportedError("no storage for URLs of this scheme", path=url, expected=expected, found=found, todo=todo)
+
+
+def storage_beside(storage: Storage, url: str) -> Storage | None:
+    """The storage at a URL in the bucket of an object storage, with its options: who enters one enters the other. None:
+    the URL is elsewhere, or the storage is none of an object store."""
+    while isinstance(storage, ForwardingStorage):
+        storage = storage.storage
+    if cloud_of(url) is None or cloud_of(storage.base_path) is None:
+        return None
+    from .object_store import ObjectStorage  # late: few processes need it
+
+    there, here = (replace(ObjectUrl.parse(each), prefix="") for each in (url, storage.base_path))
+    if there != here or not isinstance(storage, ObjectStorage):
+        return None
+    settings = storage.clients.settings
+    return ObjectStorage(url, StorageOptions(given=settings.values, withheld=settings.withheld))
 
 
 def _check_no_options(url: str, options: StorageOptions) -> None:

@@ -170,8 +170,11 @@ class LocalPieces:
         tasks: list[list[Piece]] = [[] for _ in range(self._slots)]
         for piece in sorted(self._pieces, key=lambda p: p.order):
             tasks[_hash(piece) % self._slots].append(piece)
-        done = at_once(range(self._slots), lambda slot: self._stepped(step, slot, tasks[slot]), self._threads)
-        return self._of([piece for part in done for piece in part])
+        return self._of([piece for part in self._done(step, tasks) for piece in part])
+
+    def _done(self, step: Step, tasks: list[list[Piece]]) -> list[list[Piece]]:
+        """What a step makes of the pieces of each task."""
+        return at_once(range(len(tasks)), lambda slot: self._stepped(step, slot, tasks[slot]), self._threads)
 
     def union(self, other: Pieces) -> Pieces:
         assert isinstance(other, LocalPieces)

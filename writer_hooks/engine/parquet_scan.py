@@ -5,7 +5,7 @@ usual way, and the log says why (`not_a_bare_scan`, at debug level). A bare scan
 
     the plan         one scan of files, whole columns; no filter, no partition column, nothing cached, no table of a
                      catalog, no option of the reader, nothing that skips files
-    the files        on this machine if all tasks run here, or where the table is: tasks enter that place in any case
+    the files        on this machine if all tasks run here, or in the bucket of the table, which tasks enter in any case
     the footers      of writers that count dates in the new calendar, without encryption, all with the schema of the
                      plan, names and order included; types of `_KINDS`; lists and maps in three levels
 
@@ -32,7 +32,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import open_little
-from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.open_storage import open_storage, storage_beside
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -54,6 +54,7 @@ _OPTIONS = {"path", "mergeschema"}
 """Options of the reader that change nothing where all files have one schema."""
 _MODERN = re.compile(r"parquet-mr version 1\.1\d\.|parquet-cpp-arrow version \d|parquet-rs version \d")
 _CODECS = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
+_ROOT = re.compile(r"file:|[a-z0-9]+://[^/]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -232,11 +233,17 @@ def _files(session: Any, index: Any, table: Storage) -> tuple[Storage, list[Scan
             path, size, modified = str(one.getPath().toString()), int(one.getLen()), int(one.getModificationTime())
             found.append(ScannedFile(path=path, size=size, modified_ms=modified))
     _need(len({file.path for file in found}) == len(found) > 0, "no files, or one of them twice")
-    local = re.fullmatch(r"local(\[.*\])?", str(session.sparkContext.master)) is not None
-    _need(all(file.path.startswith("file:/") for file in found), "files that tasks may not reach")
-    _need(local, "files of this machine, and tasks that may run elsewhere")
-    relative = (replace(file, path=file.path.removeprefix("file:").lstrip("/")) for file in found)
-    return open_storage("/"), sorted(relative, key=lambda file: file.path)
+    match = _ROOT.match(found[0].path)
+    root = match[0] if match else found[0].path
+    _need(all(file.path.startswith(f"{root}/") for file in found), "files in several places")
+    if root == "file:":
+        here = re.fullmatch(r"local(\[.*\])?", str(session.sparkContext.master)) is not None
+        _need(here, "files of this machine, and tasks that may run elsewhere")
+    storage = open_storage("/") if root == "file:" else storage_beside(table, root)
+    if storage is None:
+        raise _NotBareError("files that tasks may not reach")
+    relative = (replace(file, path=file.path.removeprefix(root).lstrip("/")) for file in found)
+    return storage, sorted(relative, key=lambda file: file.path)
 
 
 def _with_footer(
@@ -316,20 +323,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return pa.timestamp(kind.unit, "UTC") if pa.types.is_timestamp(kind) and kind.tz else kind
 
 
-_PLAIN_KINDS = {
-    "BOOLEAN": (pa.bool_(), pa.bool_()),
-    "INT32": (pa.int32(), pa.int32()),
-    "INT64": (pa.int64(), pa.int64()),
-    "FLOAT": (pa.float32(), pa.float32()),
-    "DOUBLE": (pa.float64(), pa.float64()),
-    "BYTE_ARRAY": (pa.binary(), pa.binary()),
-}
-_INTS = {
-    **{(kind.bit_width, True): (kind, kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
-    (8, False): (pa.uint8(), pa.int16()),
-    (16, False): (pa.uint16(), pa.int32()),
-    (32, False): (pa.uint32(), pa.int64()),
-}
+_I8, _I16, _I32, _I64 = pa.int8(), pa.int16(), pa.int32(), pa.int64()
+_F32, _F64, _BOOL, _BYTES = pa.float32(), pa.float64(), pa.bool_(), pa.binary()
+_PLAIN_KINDS = {"BOOLEAN": _BOOL, "INT32": _I32, "INT64": _I64, "FLOAT": _F32, "DOUBLE": _F64, "BYTE_ARRAY": _BYTES}
+_UNSIGNED = {8: (pa.uint8(), _I16), 16: (pa.uint16(), _I32), 32: (pa.uint32(), _I64)}
+_SIGNED = {kind.bit_width: (kind, kind) for kind in (_I8, _I16, _I32, _I64)}
 _UNITS = {"milliseconds": "ms", "microseconds": "us"}
 
 
@@ -338,9 +336,9 @@ def _kinds(leaf: pq.ColumnSchema) -> tuple[pa.DataType, pa.DataType] | None:
     logical, physical = json.loads(leaf.logical_type.to_json()), leaf.physical_type
     kind = logical["Type"]
     if kind == "None":
-        return _PLAIN_KINDS.get(physical)
+        return (found, found) if (found := _PLAIN_KINDS.get(physical)) is not None else None
     if kind == "Int":
-        return _INTS.get((logical["bitWidth"], logical["isSigned"]))
+        return (_SIGNED if logical["isSigned"] else _UNSIGNED).get(logical["bitWidth"])
     if kind in ("String", "Enum", "JSON") and physical == "BYTE_ARRAY":
         return pa.string(), pa.string()
     if kind == "Date":
@@ -374,7 +372,8 @@ def _group_rows(metadata: pq.FileMetaData) -> tuple[int, ...]:
 
 def _check_unchanged(storage: Storage, file: ScannedFile) -> None:
     entry = storage.find(file.path)
-    if entry is None or (entry.size, entry.modified_ms) != (file.size, file.modified_ms):
+    unit = 1 if storage.is_file_system else 1000  # object stores tell whole seconds to some who ask
+    if entry is None or (entry.size, entry.modified_ms // unit) != (file.size, file.modified_ms // unit):
         found = "no file" if entry is None else f"{entry.size} bytes of {entry.modified_ms}"
         raise _changed(storage, file, found)
 

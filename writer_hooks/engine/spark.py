@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,15 +21,19 @@ import pyarrow.compute as pc
 from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.runners import SparkRunner, spark_words
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark, arrow_of_spark, hadoop_conf
-from phantombase.timeline.errors import PhantombaseError, SparkError, UnsupportedError, UsageError
+from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError
+from phantombase.timeline.gathered import gathered
 from phantombase.timeline.storage.contract import Storage
 
-from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, StagedRows, Step, summed
+from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, Step, summed
 from .parquet_scan import ParquetScan, bare_scan
 from .row_blobs import SPARK_PIECE, Piece, Spool, fact, from_batches, to_batch
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+T = TypeVar("T")
 
 
 def from_spark(schema: StructType) -> pa.Schema:
@@ -44,7 +48,7 @@ def from_spark(schema: StructType) -> pa.Schema:
         ) from error
 
 
-def run(action: Callable[[], pa.Table]) -> pa.Table:
+def run(action: Callable[[], T]) -> T:
     """What an action yields; SparkError if its job fails."""
     try:
         return action()
@@ -66,21 +70,6 @@ def to_arrow(frame: Any) -> pa.Table:
     if hasattr(frame, "toArrow"):
         return frame.toArrow()
     return pa.Table.from_batches(frame._collect_as_arrow(), schema=from_spark(frame.schema))
-
-
-def streaming_run(rows: Any) -> tuple[str, str]:
-    """Spark's ids of the streaming query whose batch this thread writes, which is in its checkpoint, and of its run; ""
-    if none. `rows`: a DataFrame, or what was made of one."""
-    if isinstance(rows, StagedRows):
-        return rows.query, rows.run
-    session = getattr(rows, "sparkSession", None)
-    if session is None and (sql := sys.modules.get("pyspark.sql")) is not None:
-        session = sql.SparkSession.getActiveSession()
-    context = getattr(session, "sparkContext", None)
-    if context is None:
-        return "", ""
-    query = context.getLocalProperty("sql.streaming.queryId") or ""
-    return query, (context.getLocalProperty("spark.jobGroup.id") or "") if query else ""
 
 
 _ROWS_BYTES = 32 << 20
@@ -126,6 +115,8 @@ _HERE_BYTES = 64 << 20
 """The most bytes of rows of which this process makes the files itself, in a second or less."""
 _FETCHED_BYTES = 16 << 20
 """The most bytes fetched from Spark for that: references, and pieces of few rows."""
+_PIECE_BYTES = 200
+"""What a piece takes beside its texts."""
 _SLOT_BYTES = 16 << 20
 _SLOTS_MAX = 2000
 _UNKNOWN_BYTES = 1 << 50
@@ -138,19 +129,6 @@ _HAND_OVER = {
 """How Spark cuts rows into Arrow batches for Python, unless the session sets it: by their number alone. Spark 4.3 has a
 limit in bytes too, for which it adds up the buffers of all columns after each row: a third of the processor time of a
 hand-over. Spark 3.5 cuts at 10,000 rows only. Columns of bytes may hold large objects: with these the limit is kept."""
-
-
-def classic(frame: Any) -> Any:
-    """The DataFrame. UnsupportedError: it is one of Spark Connect, whose driver is another process."""
-    if not hasattr(frame, "_jdf"):
-        raise UnsupportedError(
-            "writer(...) takes no DataFrame of Spark Connect",
-            expected="a DataFrame of a session with its driver in this process",
-            found=f"{type(frame).__module__}.{type(frame).__name__}",
-            todo='The source writes there, from PySpark 4.0 on: df.write.format("phantombase").mode("append")'
-            ".options(...).save(PATH), with Hudi's names of options.",
-        )
-    return frame
 
 
 def default_slots(frame: Any) -> int:
@@ -183,11 +161,12 @@ class SparkEngine:
         spool = Spool.new(storage)
         if scan is None:
             pieces = _mapped(self._frame, partial(_prepared, prepare, spool))
-        else:
-            shares = len(scan.shares)
-            numbers = self._frame.sparkSession.range(0, shares, 1, shares)
-            pieces = _mapped(numbers, partial(_scanned, scan, prepare, spool))
-        return SparkPieces(pieces, self.slots, spool, first=True, here=here)
+            return SparkPieces(pieces, self.slots, spool, first=True, here=here)
+        shares, session = len(scan.shares), self._frame.sparkSession
+        if here and (found := _scan_pieces(scan, prepare, spool, session.sparkContext, self.slots)) is not None:
+            return found
+        numbers = session.range(0, shares, 1, shares)
+        return SparkPieces(_mapped(numbers, partial(_scanned, scan, prepare, spool)), self.slots, spool, first=True)
 
     def runner(self) -> Runner:
         """See `Engine`: runs in the session of the DataFrame."""
@@ -276,6 +255,68 @@ class SparkPieces:
                 raise pickle.loads(payload.as_py())
         given = self._spool.get(fact(value.as_py()) for value in done.column("payload"))
         return [bytes(piece.payload) for piece in given]  # the record of a wide file is large, too
+
+
+class ScanPieces(LocalPieces):
+    """Pieces that are known in this process, where their rows are not: these are in the spool. Steps run in tasks, by
+    plain jobs: without frames the JVM has next to nothing to do."""
+
+    def __init__(self, pieces: list[Piece], slots: int, spool: Spool, context: Any, *, first: bool = False) -> None:
+        super().__init__(pieces, slots, spool, first=first)
+        self._tasks = spool, context
+
+    def _of(self, pieces: list[Piece]) -> ScanPieces:
+        return ScanPieces(pieces, self._slots, *self._tasks)
+
+    def map(self, step: Step) -> Pieces:
+        shares = gathered((piece.source, piece) for piece in self._pieces)
+        return self._of([piece for part in self._done(step, [*map(list, shares.values())]) for piece in part])
+
+    def _done(self, step: Step, tasks: list[list[Piece]]) -> list[list[Piece]]:
+        spool, context = self._tasks
+        given = [(slot, pieces) for slot, pieces in enumerate(tasks) if pieces]
+        return [found or [] for found in _job(context, given, partial(_step_task, step, spool))]
+
+
+def _scan_pieces(scan: ParquetScan, prepare: Prepare, spool: Spool, context: Any, slots: int) -> ScanPieces | None:
+    """The pieces of a scan; None: they are too many to be known in this process. Errors in the rows are raised."""
+    shares = list(range(len(scan.shares)))
+    task = partial(_scan_task, scan, prepare, replace(spool, small_bytes=0), _FETCHED_BYTES // len(shares))
+    try:
+        found = _job(context, shares, task)
+        known = [pieces for pieces in found if pieces is not None]
+        if len(known) < len(found):
+            spool.remove()
+            return None
+        return ScanPieces([piece for pieces in known for piece in pieces], slots, spool, context, first=True)
+    except BaseException:
+        spool.remove()
+        raise
+
+
+def _job(context: Any, given: list[Any], task: Callable[[Any], list[Piece] | None]) -> list[list[Piece] | None]:
+    """What a task makes of each item. The first error of the tree is raised."""
+    if not given:
+        return []
+    done: list[list[Piece] | None] = run(lambda: context.parallelize(given, len(given)).map(task).collect())
+    for piece in (piece for pieces in done for piece in pieces or () if piece.target == _ERROR):
+        raise pickle.loads(piece.payload)
+    return done
+
+
+def _scan_task(scan: ParquetScan, prepare: Prepare, spool: Spool, most_bytes: int, share: int) -> list[Piece] | None:
+    pieces, size = list[Piece](), 0
+    for piece in _caught(spool.put(prepare(share, scan.batches(share)))):
+        pieces.append(piece)
+        size += _PIECE_BYTES + len(piece.partition) + len(memoryview(piece.payload))
+        if size > most_bytes and piece.target != _ERROR:
+            return None
+    return pieces
+
+
+def _step_task(step: Step, spool: Spool, given: tuple[int, list[Piece]]) -> list[Piece]:
+    slot, pieces = given
+    return list(_caught(spool.put(step(slot, spool.get(iter(pieces))))))
 
 
 def _threads(slots: int) -> int:

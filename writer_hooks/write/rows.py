@@ -6,6 +6,7 @@ interface `__arrow_c_stream__` or `__arrow_c_array__` decides; no library is nam
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -286,3 +287,31 @@ def marked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             total = hash_sum(row_hashes([batch.column(at) for at in order], batch.num_rows))
             total -= (total >> 63) << 64
         yield pa.record_batch([pa.array([batch.num_rows], pa.int64()), pa.array([total], pa.int64())], _MARK_SCHEMA)
+
+
+def streaming_run(rows: Any) -> tuple[str, str]:
+    """Spark's ids of the streaming query whose batch this thread writes, which is in its checkpoint, and of its run; ""
+    if none. `rows`: a DataFrame, or what was made of one."""
+    if isinstance(rows, StagedRows):
+        return rows.query, rows.run
+    session = getattr(rows, "sparkSession", None)
+    if session is None and (sql := sys.modules.get("pyspark.sql")) is not None:
+        session = sql.SparkSession.getActiveSession()
+    context = getattr(session, "sparkContext", None)
+    if context is None:
+        return "", ""
+    query = context.getLocalProperty("sql.streaming.queryId") or ""
+    return query, (context.getLocalProperty("spark.jobGroup.id") or "") if query else ""
+
+
+def classic(frame: Any) -> Any:
+    """The DataFrame. UnsupportedError: it is one of Spark Connect, whose driver is another process."""
+    if not hasattr(frame, "_jdf"):
+        raise UnsupportedError(
+            "writer(...) takes no DataFrame of Spark Connect",
+            expected="a DataFrame of a session with its driver in this process",
+            found=f"{type(frame).__module__}.{type(frame).__name__}",
+            todo='The source writes there, from PySpark 4.0 on: df.write.format("phantombase").mode("append")'
+            ".options(...).save(PATH), with Hudi's names of options.",
+        )
+    return frame

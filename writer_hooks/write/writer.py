@@ -43,14 +43,14 @@ from phantombase.timeline.table.table import Table
 from ..commit.place_files import refuse_first_partitions
 from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
 from ..engine.engine import Engine, LocalEngine, Pieces, StagedEngine, StagedRows
-from ..engine.spark import SparkEngine, classic, default_slots, streaming_run
+from ..engine.spark import SparkEngine, default_slots
 from ..merge_into import MergeInto
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.key_generator import PARTITION_TYPES
 from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place, same_as
 from ..schema.write_schema import checked_schema
 from .conf import METADATA, OPERATION, STREAM, check_description, parse_operation_conf, parse_write_conf
-from .rows import column_names, first_rows, in_arrow, rows_mark, with_columns
+from .rows import classic, column_names, first_rows, in_arrow, rows_mark, streaming_run, with_columns
 from .table_conf import PARTITIONS, check_times, described_table, idle, not_followed, table_field, table_names
 from .write import Written, check, shown, write, write_batch
 
@@ -445,7 +445,9 @@ class Writer(Shown):
             spec, text = self._new(storage, options, engine, what, streams=streams)
             config = spec.config()
             lock = table_lock(storage, what.options.lock, name=config.name)
-            with first_rows(config, text, engine, storage, what).kept() as rows:
+            with engine.described(shown(what, storage)):
+                prepared = first_rows(config, text, engine, storage, what)
+            with prepared.kept() as rows:
                 with engine.described(shown(what, storage)):
                     refuse_first_partitions(storage, rows.row_counts(), listed=spec.metadata_table)
                 with making_a_table(lock, storage):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.timeline.errors import PhantombaseError, StorageError
+from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.writer_hooks.engine import parquet_scan
 from phantombase.writer_hooks.engine.parquet_scan import ParquetScan, ScannedFile, bare_scan
 from phantombase.writer_hooks.engine.spark import from_spark, to_arrow
 from tests.support.selection import deep
+from tests.support.servers.s3_server import S3Server
 
 NOON, FIRST = datetime(2024, 5, 1, 12, 30, 1, 123456), datetime(1, 1, 1)
 PRICES = [Decimal("1.25"), Decimal("-99.99"), None]
@@ -388,3 +394,58 @@ def patch_master(patch: pytest.MonkeyPatch, spark: Any) -> None:
 
 def patch_files_max(patch: pytest.MonkeyPatch, spark: Any) -> None:
     patch.setattr(parquet_scan, "_FILES_MAX", 0)
+
+
+class Listed:
+    """A listing of Spark with these files, and their statuses as it gives them."""
+
+    def __init__(self, files: dict[str, Entry]) -> None:
+        self._files = list(files.items())
+
+    def listFiles(self, *filters: object) -> Any:
+        return SimpleNamespace(size=lambda: 1, apply=lambda at: SimpleNamespace(files=lambda: self))
+
+    def size(self) -> int:
+        return len(self._files)
+
+    def apply(self, at: int) -> Any:
+        path, entry = self._files[at]
+        return SimpleNamespace(
+            getPath=lambda: SimpleNamespace(toString=lambda: path),
+            getLen=lambda: entry.size,
+            getModificationTime=lambda: entry.modified_ms + 123,
+        )
+
+
+def test_files_in_the_bucket_of_the_table(s3: S3Server) -> None:
+    """Tasks on any machine enter it with the options of the table; another bucket may be closed to them."""
+    bucket, other, sink = s3.new_bucket(), s3.new_bucket(), pa.BufferOutputStream()
+    table = open_storage(f"s3://{bucket}/tables/t")
+    pq.write_table(FEW, sink)
+    rows = open_storage(f"s3://{bucket}/rows")
+    assert rows.put_if_absent("é a%20.parquet", sink.getvalue().to_pybytes())
+    entry = rows.find("é a%20.parquet")
+    assert entry is not None
+    session: Any = SimpleNamespace(
+        _jvm=SimpleNamespace(PythonUtils=SimpleNamespace(toSeq=list)), sparkContext=SimpleNamespace(master="yarn")
+    )
+
+    def found(*paths: str) -> tuple[Storage, list[ScannedFile]]:
+        return parquet_scan._files(session, Listed(dict.fromkeys(paths, entry)), table)
+
+    storage, files = found(f"s3a://{bucket}/rows/é a%20.parquet")
+    file, arrow = parquet_scan._with_footer(pickle.loads(pickle.dumps(storage)), files[0], FEW.schema, True)
+    shares = parquet_scan._shares([file], 1)
+    scan = ParquetScan(storage=storage, schema=FEW.schema, stored=arrow, shares=shares)
+    assert pa.Table.from_batches(scan.batches(0)).equals(FEW)
+    with pytest.raises(StorageError, match="changed"):
+        parquet_scan._check_unchanged(storage, replace(file, modified_ms=file.modified_ms + 2000))
+    for paths, why in (
+        ([f"s3a://{other}/a"], "files that tasks may not reach"),
+        (["hdfs://host:1/a"], "files that tasks may not reach"),
+        ([f"s3a://{bucket}/a", f"s3a://{bucket}2/a"], "files in several places"),
+        (["file:/a"], "files of this machine"),
+        ([], "no files"),
+    ):
+        with pytest.raises(parquet_scan._NotBareError, match=why):
+            found(*paths)

@@ -104,27 +104,41 @@ def test_files_are_read_by_tasks_or_here(
         batch = rows(*many[part * 1000 : part * 1000 + 1000])
         pq.write_table(batch, source / f"part {part}%20.parquet", row_group_size=300)
     (source / "_SUCCESS").touch()
-    tasks = list[int]()
-    mapped = spark_engine._mapped
+    seen = list[str]()
+    mapped, job = spark_engine._mapped, spark_engine._job
 
     def noted(frame: Any, function: Any) -> Any:
-        tasks.append(frame.rdd.getNumPartitions())
+        seen.append("frame")
         return mapped(frame, function)
 
+    def noted_job(context: Any, given: list[Any], task: Any) -> Any:
+        seen.append(f"job of {len(given)}")
+        return job(context, given, task)
+
     monkeypatch.setattr(spark_engine, "_mapped", noted)
-    monkeypatch.setattr(
-        "phantombase.writer_hooks.engine.parquet_scan._task_bytes", lambda conf, size, cores: -(-size // 2)
-    )
-    for way in ("here", "usual", "tasks"):
+    monkeypatch.setattr(spark_engine, "_job", noted_job)
+    half = "phantombase.writer_hooks.engine.parquet_scan._task_bytes"
+    monkeypatch.setattr(half, lambda conf, size, cores: -(-size // 2))
+    for way, changed, expected in (
+        ("here", {}, []),
+        ("usual", {"bare_scan": lambda frame, storage: None}, []),
+        ("jobs", {"_ROWS_BYTES": 0}, ["job of 2", "job of 4"]),
+        ("frames", {"_ROWS_BYTES": 0, "_FETCHED_BYTES": 0}, ["job of 2", "frame", "frame"]),
+    ):
         with monkeypatch.context() as patch:
-            if way == "usual":
-                patch.setattr(spark_engine, "bare_scan", lambda frame, storage: None)
-            if way == "tasks":
-                patch.setattr(spark_engine, "_ROWS_BYTES", 0)
-            tasks.clear()
+            for name, value in changed.items():
+                patch.setattr(spark_engine, name, value)
+            seen.clear()
             getattr(trips(spark.read.parquet(str(source)), 9, 2), operation)(str(tmp_path / way))
-            assert tasks[:1] == ([2] if way == "tasks" else [])
+            assert seen == expected, way
         assert read(tmp_path / way) == {f"k{n:04d}": n / 7 for n in range(3000)}, way
+        assert list((tmp_path / way / ROWS).glob("*")) == []
+    bad = rows((1, 2, 2.0), (2, 2, 2.0)).set_column(0, "id", pa.array(["k", None], pa.string()))
+    pq.write_table(bad, tmp_path / "bad.parquet")
+    monkeypatch.setattr(spark_engine, "_ROWS_BYTES", 0)
+    with pytest.raises(UsageError, match="rows without a record key"):
+        getattr(trips(spark.read.parquet(str(tmp_path / "bad.parquet")), 9, 2), operation)(str(tmp_path / "jobs"))
+    assert list((tmp_path / "jobs" / ROWS).glob("*")) == []
 
 
 @pytest.mark.spark
