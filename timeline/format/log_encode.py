@@ -5,11 +5,14 @@ Java reads a block's content as one array, so the content must be below 2 GiB: c
 
 from __future__ import annotations
 
+import base64
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,7 +21,7 @@ from ..codec.avro_container import encode_long
 from ..codec.avro_encode import encode_table, exact_rows
 from ..codec.avro_schema import parse_avro
 from ..codec.calendar import NEW_CALENDAR
-from ..codec.columns import Ordering
+from ..codec.columns import Indices, Ordering
 from ..codec.parquet_write import open_parquet_writer
 from ..errors import UnsupportedError, UsageError
 from .log_block import FORMAT_VERSION, MAGIC, BlockKind, HeaderKey, LogBlock
@@ -42,6 +45,42 @@ class LogFormat(Enum):
     AVRO = "avro"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseRows:
+    """Which rows of the base file of an instant the entries of a block change: their numbers, ascending."""
+
+    base: str
+    numbers: Indices
+
+    def slice(self, start: int, count: int) -> BaseRows:
+        return BaseRows(base=self.base, numbers=self.numbers[start : start + count])
+
+    @property
+    def headers(self) -> dict[HeaderKey, str]:
+        """Under Hudi's keys; the numbers as a 64-bit Roaring bitmap."""
+        high, first, count = np.unique(self.numbers >> 16, return_index=True, return_counts=True)
+        parts = [_container(self.numbers[at : at + n] & 0xFFFF) for at, n in zip(first, count, strict=True)]
+        ends = 8 + 8 * len(parts) + np.cumsum([0, *map(len, parts)])
+        named = np.stack([high, count - 1], axis=1).astype("<u2").tobytes()
+        head = struct.pack("<QIII", 1, 0, 12346, len(parts)) + named + ends[:-1].astype("<u4").tobytes()
+        return {
+            HeaderKey.RECORD_POSITIONS: base64.b64encode(head + b"".join(parts)).decode(),
+            HeaderKey.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS: self.base,
+        }
+
+
+def _container(numbers: Indices) -> bytes:
+    """Numbers of 16 bits: as they are, or as bits if they are many."""
+    if len(numbers) <= _CONTAINER_NUMBERS_MAX:
+        return numbers.astype("<u2").tobytes()
+    bits = np.zeros(1 << 16, np.bool_)
+    bits[numbers] = True
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+_CONTAINER_NUMBERS_MAX = 4096
+
+
 def data_block(
     rows: pa.Table,
     *,
@@ -51,16 +90,18 @@ def data_block(
     codec: str = "zstd",
     compacted: Sequence[str] = (),
     partial: bool = False,
+    changed: BaseRows | None = None,
 ) -> Parts:
     """A data block of `instant` with these rows, which have the columns of `schema_text`, meta columns included.
     `compacted`: the instants whose blocks this block replaces, oldest first (log compaction). `partial`: the rows are
-    updates of some columns: `schema_text` has these, not all of the table's. `codec`: of Parquet content (see
-    `open_parquet_writer`); Avro content is never compressed. Memory: the encoded block. UsageError: no rows (Hudi
-    writes no such block), content beyond 2 GiB, rows that do not match the schema (see `exact_rows`). UnsupportedError:
-    column types that tables do not have."""
+    updates of some columns: `schema_text` has these, not all of the table's. `changed`: in the rows'
+    order. `codec`: of Parquet content (see `open_parquet_writer`); Avro content is never compressed. Memory: the
+    encoded block. UsageError: no rows (Hudi writes no such block), content beyond 2 GiB, rows that do not match the
+    schema (see `exact_rows`). UnsupportedError: column types that tables do not have."""
     if not rows.num_rows:
         raise UsageError("a log block without rows", instant=instant, todo="Write no block.")
     headers = _headers(instant, schema_text, compacted) | (_PARTIAL if partial else {})
+    headers |= changed.headers if changed is not None else {}
     if log_format is LogFormat.PARQUET:
         return _block(BlockKind.PARQUET_DATA, headers, [_parquet_file(rows, schema_text, codec)])
     records = encode_table(rows, parse_avro(schema_text), framed=True)
@@ -92,14 +133,15 @@ def delete_block(
     schema_text: str,
     hudi_0x: bool,
     compacted: Sequence[str] = (),
+    changed: BaseRows | None = None,
 ) -> Parts:
     """A delete block of `instant`; each entry has a key, its partition path and its ordering values. `ordering`: ()
     deletes every earlier row of the key (stored as Integer 0). One column deletes rows that are not newer by it;
     several (from table version 9 on) are compared as a tuple. A 0 in a single int column is stored as () is, in Hudi
     too. Other columns have their own type, so a 0 in them is an ordinary value. `hudi_0x`: the table is of version 6;
-    there typed deletes on text, dates and decimals always take effect. `compacted`: see `data_block`. UsageError: no
-    keys, nulls, arrays of unequal length, content beyond 2 GiB, decimals of more than 15 digits on either side of the
-    point, see also `_day_numbers`. UnsupportedError: a type by which Hudi cannot order."""
+    there typed deletes on text, dates and decimals always take effect. `compacted`, `changed`: see `data_block`.
+    UsageError: no keys, nulls, arrays of unequal length, content beyond 2 GiB, decimals of more than 15 digits on
+    either side of the point, see also `_day_numbers`. UnsupportedError: a type by which Hudi cannot order."""
     if not len(keys):
         raise UsageError("a delete block without keys", instant=instant, todo="Write no block.")
     values = list(ordering) or [pa.repeat(pa.scalar(0, pa.int32()), len(keys))]
@@ -118,7 +160,7 @@ def delete_block(
     named |= {name: pa.repeat(pa.scalar(value, pa.int32()), len(keys)) for name, value in constants.items()}
     entries = list(encode_table(pa.table(named), {"type": "record", "name": "entry", "fields": fields}))
     body = [encode_long(len(keys)), *entries, encode_long(0)]
-    headers = _headers(instant, schema_text, compacted)
+    headers = _headers(instant, schema_text, compacted) | (changed.headers if changed is not None else {})
     return _block(BlockKind.DELETE, headers, [struct.pack(">ii", CONTENT_VERSION, _size(body, instant)), *body])
 
 

@@ -340,8 +340,8 @@ class _Files(ExitStack):
             file.writelines(hfile_block(content, instant=self._instant, schema_text=self._schema))
         if gone.num_rows:
             paths = pa.repeat(pa.scalar(RECORD_INDEX), gone.num_rows)
-            head = {"instant": self._instant, "schema_text": self._schema}
-            file.writelines(delete_block(flat(gone.column("key")), paths, (), hudi_0x=self._old, **head))
+            keys, text = flat(gone.column("key")), self._schema
+            file.writelines(delete_block(keys, paths, (), instant=self._instant, schema_text=text, hudi_0x=self._old))
         self._entries[group] = self._entries.get(group, 0) + rows.num_rows
 
     def _file(self, group: int) -> IO[bytes]:

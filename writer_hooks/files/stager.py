@@ -31,7 +31,14 @@ from phantombase.timeline.codec.parquet_write import write_base_file
 from phantombase.timeline.errors import ClusteringConflictError, UnsupportedError
 from phantombase.timeline.format.file_name import WRITER, BaseFileName, LogFileName
 from phantombase.timeline.format.log_deletes import Deletes
-from phantombase.timeline.format.log_encode import BLOCK_BYTES, LogFormat, data_block, delete_block, split_rows
+from phantombase.timeline.format.log_encode import (
+    BLOCK_BYTES,
+    BaseRows,
+    LogFormat,
+    data_block,
+    delete_block,
+    split_rows,
+)
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.merge.log_fold import LogFold
 from phantombase.timeline.merge.rule import HUDI_0X, Keyed, MergeRule, SliceRules
@@ -177,12 +184,17 @@ class Counts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPart:
     """The entries of a log for some keys: rows, and keys to delete with ordering values. A delete without ordering
-    values deletes all earlier rows. `partial`: the rows are updates of some columns."""
+    values deletes all earlier rows. `partial`: the rows are updates of some columns. `changed`, `gone`: the rows of the
+    base file that the rows and the deletes change, if the blocks name them; `entries` are the numbers of the rows in
+    that order, some of them several times."""
 
     rows: pa.Table
     deleted: pa.Array
     ordering: Ordering
     partial: bool = False
+    entries: pa.Array | None = None
+    changed: BaseRows | None = None
+    gone: BaseRows | None = None
 
 
 class FileKind(Enum):
@@ -249,11 +261,10 @@ class Stager:
         path = self._path(".log")
         with staged_output(work.table.storage, path) as file:
             for part in parts:
-                written += part.rows.num_rows
+                start = 0
                 deletes += [replace(part, rows=part.rows.slice(0, 0))] if len(part.deleted) else []
                 schema = some if part.partial and some is not None else work.schema
-                for rows in split_rows(part.rows, BLOCK_BYTES):
-                    full = self.with_meta_columns(rows, slice_.partition, slice_.file_id, schema.arrow)
+                for full in self._full(part, slice_, schema.arrow):
                     block = data_block(
                         full,
                         instant=work.instant,
@@ -261,14 +272,27 @@ class Stager:
                         log_format=work.log_format,
                         codec=work.output.codec.value,
                         partial=part.partial,
+                        changed=part.changed and part.changed.slice(start, full.num_rows),
                     )
+                    start, written = start + full.num_rows, written + full.num_rows
                     file.writelines(block)
             for part in deletes:
                 paths = pa.repeat(pa.scalar(slice_.partition), len(part.deleted))
                 old = work.merge.mode in HUDI_0X
-                file.writelines(delete_block(part.deleted, paths, part.ordering, hudi_0x=old, **head))
+                file.writelines(
+                    delete_block(part.deleted, paths, part.ordering, hudi_0x=old, changed=part.gone, **head)
+                )
         counts = Counts(writes=written, updates=written, deletes=sum(len(part.deleted) for part in deletes))
         return self._done(FileKind.LOG, slice_.key, slice_, path, None, counts, notes)
+
+    def _full(self, part: LogPart, slice_: FileSlice, schema: pa.Schema) -> Iterator[pa.Table]:
+        """The entries of each block of rows. Those of one row have one sequence number."""
+        if part.entries is not None:
+            full = self.with_meta_columns(part.rows, slice_.partition, slice_.file_id, schema)
+            yield from split_rows(full.take(part.entries), BLOCK_BYTES)
+        else:
+            for rows in split_rows(part.rows, BLOCK_BYTES):
+                yield self.with_meta_columns(rows, slice_.partition, slice_.file_id, schema)
 
     def base(
         self,

@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 
 from phantombase.timeline.codec.arrow_schema import project
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
-from phantombase.timeline.codec.columns import Flags, flat
+from phantombase.timeline.codec.columns import Flags, Indices, flat
 from phantombase.timeline.codec.conform import conform
-from phantombase.timeline.codec.parquet_read import parquet_batches
+from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, readable
 from phantombase.timeline.codec.row_hash import KeyLookup
 from phantombase.timeline.codec.stored_names import SAME_NAMES, stored
 from phantombase.timeline.errors import MalformedError
@@ -38,7 +38,7 @@ from phantombase.timeline.merge.slice_log import may_delete, may_delete_by_value
 from phantombase.timeline.merge.slice_stream import SliceStream
 from phantombase.timeline.metadata_table.index_logs import cannot_hold
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.view.view import FileSlice
+from phantombase.timeline.view.view import BaseFile, FileSlice
 
 NOT_NOTED = "there was no index over all partitions when the write began"
 """Hudi may have built an index since then, without this write, which was pending."""
@@ -113,6 +113,20 @@ def base_keys(
     schema = project(rules.schema, names)
     for batch in parquet_batches(source, file, there, batch_rows or rules.batch_rows):
         yield rules.keys.keys(conform(pa.Table.from_batches([batch]), schema, path), path)
+
+
+def rows_of_keys(storage: Storage, file: BaseFile, rules: SliceRules, keys: pa.Array) -> tuple[Indices, Indices]:
+    """The rows of a base file that have one of these keys: the number of the key, and of the row, ascending."""
+    lookup, start = KeyLookup(keys), 0
+    numbers, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    with storage.open_input(file.path, whole=False) as source, readable("base file", file.path):
+        for held in base_keys(source, open_parquet(source), file.path, rules):
+            at = lookup.find(held)
+            hit = np.flatnonzero(at >= 0)
+            numbers.append(at[hit])
+            rows.append(hit + start)
+            start += len(at)
+    return np.concatenate(numbers), np.concatenate(rows)
 
 
 def living_in(storage: Storage, slice_: FileSlice, rules: SliceRules, keys: pa.Array) -> Flags:

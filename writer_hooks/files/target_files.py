@@ -3,7 +3,12 @@
 `merged_log` is the log file of a `MERGE INTO` that sets some columns. Hudi's readers cannot read an update of some
 columns without a row below it. So the slice is read: a key that is alive in it gets an update of the set columns, or is
 deleted; the complete row of another key is inserted, or left out. The result of that look-up is still valid when the
-write completes: no other write of the file group may complete since then."""
+write completes: no other write of the file group may complete since then.
+
+A base file may have a key twice, as after a bulk insert. Hudi's SIMPLE and BLOOM indexes write an entry for each row of
+a key, and the log block names the rows by their numbers (versions 8 and 9). A block without numbers changes the first
+row of each key only, and so do all others of its slice then. So a log file here names rows where the blocks below do,
+and where it is the first one and has such a key (`naming_rows`)."""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -22,6 +28,7 @@ from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import Flags, flat
 from phantombase.timeline.codec.spill_file import spill_folder
 from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.format.log_encode import BaseRows
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.merge.gaps import Lacking
 from phantombase.timeline.merge.log_fold import Winners
@@ -30,19 +37,77 @@ from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.slice_stream import base_tables
 from phantombase.timeline.merge.spilled_merge import LogSpill
 from phantombase.timeline.view.log_blocks import slice_blocks
-from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, latest_slice
+from phantombase.timeline.view.view import BaseFile, FileGroup, FileSlice, GroupKey, latest_slice
 
 from ..engine.row_blobs import Piece
 from .stager import Counts, LogPart, StagedFile, Stager, WriteWork
-from .stored_keys import KeyNotes, LogNotes, living_in
+from .stored_keys import KeyNotes, LogNotes, living_in, rows_of_keys
 
 _SPILL_PARTITIONS = 32
 """Each partition is folded separately, in a quarter of the limit: 32 are enough for eight times the limit."""
 
 
-def log_of(stager: Stager, group: FileGroup, work: WriteWork, pieces: Iterable[Piece]) -> StagedFile | None:
+def with_keys_twice(pieces: Iterator[Piece]) -> tuple[pa.Array, Iterator[Piece]]:
+    """The keys of a target that its base file has in several rows, which come first, and the pieces with its rows."""
+    keys = [pa.array([], pa.string())]
+    for piece in pieces:
+        if piece.source >= 0:
+            return pa.concat_arrays(keys), chain([piece], pieces)
+        keys.append(flat(piece.table().column(RECORD_KEY)))
+    return pa.concat_arrays(keys), iter(())
+
+
+def naming_rows(group: FileGroup, work: WriteWork, parts: Iterator[LogPart], twice: pa.Array) -> Iterator[LogPart]:
+    """The parts of a log file, with the rows of the base file that they change, where they must name them. `twice`: see
+    `with_keys_twice`. UnsupportedError: a key of several rows is deleted, and blocks below do not name rows."""
+    slice_, storage = group.slices[-1], work.table.storage
+    base = slice_.base
+    if base is None or not work.table.layout.has_completion_times or not (slice_.logs or len(twice)):
+        return parts
+    if all(block.names_rows_of(base.name.instant) for block in slice_blocks(storage, slice_)):
+        return (_naming(part, base, work) for part in parts)
+    return map(partial(_refuse_half_deletes, slice_, work, twice), parts) if len(twice) else parts
+
+
+def _naming(part: LogPart, base: BaseFile, work: WriteWork) -> LogPart:
+    """The part with an entry for each row; as it is, if a key is in no row."""
+    storage, instant = work.table.storage, base.name.instant
+    keys = flat(part.rows.column(RECORD_KEY))
+    at, rows = rows_of_keys(storage, base, work.rules, pa.concat_arrays([keys, part.deleted]))
+    if len(np.unique(at)) < len(keys) + len(part.deleted):
+        return part
+    dies = at >= len(keys)
+    lives, gone = at[~dies], pa.array(at[dies] - len(keys))
+    return replace(
+        part,
+        entries=pa.array(lives) if len(keys) else None,
+        deleted=part.deleted.take(gone),
+        ordering=tuple(values.take(gone) for values in part.ordering),
+        changed=BaseRows(base=instant, numbers=rows[~dies]),
+        gone=BaseRows(base=instant, numbers=rows[dies]),
+    )
+
+
+def _refuse_half_deletes(slice_: FileSlice, work: WriteWork, twice: pa.Array, part: LogPart) -> LogPart:
+    half = pc.is_in(part.deleted, value_set=twice)
+    if pc.any(half).as_py():
+        raise UnsupportedError(
+            "a base file has several rows of a key, and a delete in this log file would take only the first",
+            path=f"{slice_.partition}/{slice_.file_id}",
+            instant=work.instant,
+            expected="keys that the base file has once, or log blocks that name its rows",
+            found=f"{pc.sum(half).as_py()} such keys, such as {part.deleted.filter(half)[0].as_py()!r}",
+            todo="Nothing of this write is visible. Compact the table, then write again.",
+        )
+    return part
+
+
+def log_of(
+    stager: Stager, group: FileGroup, work: WriteWork, pieces: Iterable[Piece], twice: pa.Array | None = None
+) -> StagedFile | None:
     """A log file on a group's newest slice with the pieces' rows; None if they have no entries. It has one row per key
-    even if duplicates are allowed: readers would merge them by the same rule."""
+    even if duplicates are allowed: readers would merge them by the same rule. `twice`: see `naming_rows`; None: the
+    index looks no row up."""
     # A delete by key, and any delete in a table without ordering, wins over all entries before it.
     typed = bool(work.merge.ordering_types) and not work.deletes
     leaving: list[pa.Array] = []
@@ -61,7 +126,7 @@ def log_of(stager: Stager, group: FileGroup, work: WriteWork, pieces: Iterable[P
         if leaving:  # the write has no row of these keys for this partition
             yield LogPart(rows=work.row_schema.empty_table(), deleted=pa.concat_arrays(leaving), ordering=())
 
-    found = parts()
+    found = parts() if twice is None else naming_rows(group, work, parts(), twice)
     first = next(found, None)
     return stager.log(work.appended(group), chain([first], found), notes) if first is not None else None
 
@@ -157,7 +222,7 @@ def rewritten_base(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: I
         won = replace(won, lacking=Lacking(columns=columns, schema=won.rows.schema))
     elif won.lacking is not None:
         won = replace(won, lacking=replace(won.lacking, schema=won.rows.schema))
-    merge, notes = SliceMerge(work.merge, won), KeyNotes()
+    merge, notes = SliceMerge(replace(work.merge, every_duplicate=not work.table.config.merges_as_1x), won), KeyNotes()
     moved = pa.concat_arrays([pa.array([], pa.string()), *leaving])
     if work.notes_keys and work.notes_updates:
         notes.added.append(won.keys.filter(pa.array(won.is_update)))
@@ -217,14 +282,16 @@ def _base_rows(work: WriteWork, slice_: FileSlice) -> Iterator[pa.Table]:
 
 
 def merged_log(
-    stager: Stager, group: FileGroup, work: WriteWork, pieces: Iterable[Piece], *, in_base: bool
+    stager: Stager, group: FileGroup, work: WriteWork, pieces: Iterable[Piece], twice: pa.Array | None = None
 ) -> StagedFile | None:
-    """A log file on the group's newest slice with what the pieces' rows change; None if that is nothing. `in_base`: the
-    keys are known to be in the base file, unless a log deletes them. UnsupportedError: see `_refuse_after_deletes`."""
+    """A log file on the group's newest slice with what the pieces' rows change; None if that is nothing. `twice`: see
+    `log_of`; if given, the keys are known to be in the base file, unless a log deletes them. UnsupportedError: see
+    `_refuse_after_deletes`."""
     slice_ = latest_slice(group)
     assert slice_ is not None, "a file group without a slice is no target"
     notes = KeyNotes()
-    found = _parts(slice_, work, pieces, log_notes(notes, group, work), in_base=in_base)
+    found = _parts(slice_, work, pieces, log_notes(notes, group, work), in_base=twice is not None)
+    found = found if twice is None else naming_rows(group, work, found, twice)
     first = next(found, None)
     return stager.log(group.slices[-1], chain([first], found), notes) if first is not None else None
 

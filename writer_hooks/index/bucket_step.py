@@ -135,7 +135,7 @@ class BucketStep:
         if group is not None:
             work.refuse_unchangeable(group)
             if work.into is not None:
-                return merged_log(stager, group, work, pieces, in_base=False)
+                return merged_log(stager, group, work, pieces)
             return log_of(stager, group, work, pieces)
         if not work.inserts:
             return None

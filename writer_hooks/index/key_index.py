@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -47,10 +48,11 @@ from ..files.target_files import (
     new_base,
     new_bases,
     rewritten_base,
+    with_keys_twice,
 )
 from ..options import WriteOptions
 from .bucket_step import living_elsewhere, recent_commits, refuse_two_of_one_bucket
-from .lookup_step import FILE_ID, HITS, KeysToBins, LookupStep, bins_of, looked_into
+from .lookup_step import FILE_ID, HITS, KeysToBins, LookupStep, bins_of, keys_twice, looked_into
 from .prepare_step import ToSlot
 
 
@@ -173,6 +175,7 @@ class JoinStep:
                 else:
                     (leaving if self.work.are_leaving(table) else parts).append(table)
             hits = [living(self.work, partition, pa.concat_tables(hits))] if hits else []
+            yield from chain.from_iterable(keys_twice(table, partition, slot) for table in hits)
             for number, rows in enumerate([combined(self.work, parts), *leaving]):
                 for target, part in _by_file(rows, hits):
                     part = part if target != NEW else self._living(partition, part)
@@ -274,6 +277,7 @@ class KeyStep:
     def _file(
         self, stager: Stager, key: GroupKey, group: FileGroup | None, pieces: Iterator[Piece]
     ) -> StagedFile | None:
+        twice, pieces = with_keys_twice(pieces)
         uncombined = replace(self.work, combine=False)  # these rows are combined already, if they must be
         if group is None:
             return new_base(stager, key, uncombined, pieces)
@@ -282,9 +286,8 @@ class KeyStep:
             if self.appends:
                 return base_with_rows_after(stager, uncombined, group.slices[-1], pieces)
             return rewritten_base(stager, self.work, group.slices[-1], pieces)
-        if self.work.into is not None:
-            return merged_log(stager, group, self.work, pieces, in_base=True)
-        return log_of(stager, group, self.work, pieces)
+        made = log_of if self.work.into is None else merged_log
+        return made(stager, group, self.work, pieces, twice)
 
 
 _TELLING_BYTES = 4 << 20

@@ -45,8 +45,8 @@ from ..files.stored_keys import base_keys, compares, positions_in, slice_keys
 from .prepare_step import ToSlot
 
 HITS = -1
-"""The `source` of pieces with hits: it sorts them before the rows of their target."""
-FILE_ID = "file_id"
+"""The `source` of pieces with hits, and of `keys_twice`: it sorts them before the rows of their target."""
+FILE_ID, IS_TWICE = "file_id", "in several rows"
 _BLOOM_KEYS_MAX = 10_000
 """With more keys a filter costs more than reading the key column, and would hardly exclude all of them."""
 _LAST_ORDERED = "\ud7ff"
@@ -116,8 +116,11 @@ class LookupStep:
             keys = keys_of(group)
             lookup = KeyLookup(keys)
             for number, slices in enumerate(self.bins[partition][int(target)]):
-                found = keys.take(pa.array(distinct(self._found(slices, keys, lookup))))
-                hits = pa.table({RECORD_KEY: found, FILE_ID: pa.repeat(pa.scalar(slices[0].file_id), len(found))})
+                at = np.concatenate([np.zeros(0, np.int64), *self._found(slices, keys, lookup)])
+                at, rows = np.unique(at[at >= 0], return_counts=True)
+                found, twice = keys.take(pa.array(at)), pa.array((rows > 1) & (len(slices) == 1))
+                ids = pa.repeat(pa.scalar(slices[0].file_id), len(found))
+                hits = pa.table({RECORD_KEY: found, FILE_ID: ids, IS_TWICE: twice})
                 for code, part in split(hits, self.route(found, 0)):
                     yield packed(part, partition=partition, target=str(code), source=HITS, number=number)
 
@@ -128,6 +131,14 @@ class LookupStep:
                 yield from positions_in(self.storage, slice_, self.rules, lookup)
         elif slices[0].base is not None:
             yield from keys_in_base(self.storage, slices[0].base, keys, lookup, self.rules)
+
+
+def keys_twice(hits: pa.Table, partition: str, slot: int) -> Iterator[Piece]:
+    """For each file that has several rows of a key, a piece with such keys, before the rows of that target."""
+    twice = hits.filter(pc.field(IS_TWICE))
+    for file_id in twice.column(FILE_ID).unique().to_pylist():
+        keys = twice.filter(pc.field(FILE_ID) == file_id).select([RECORD_KEY])
+        yield packed(keys, partition=partition, target=file_id, source=HITS, number=slot)
 
 
 def keys_of(pieces: Iterable[Piece]) -> pa.StringArray:

@@ -208,8 +208,8 @@ def test_event_time_payload_hudi_merges_as_we_do(judge: Judge, version: int, tmp
             full = pa.table(dict(zip(schema.arrow.names, columns, strict=True)), schema=schema.arrow)
             yield data_block(full, instant=time, schema_text=schema.file_text, log_format=LogFormat.AVRO)
             paths = pa.array([""] * len(gone))
-            head = {"instant": time, "schema_text": schema.file_text}
-            yield delete_block(pa.array(gone), paths, (late,), hudi_0x=True, **head)
+            text = schema.file_text
+            yield delete_block(pa.array(gone), paths, (late,), instant=time, schema_text=text, hudi_0x=True)
 
         commit(table, blocks)
     table.agree()
