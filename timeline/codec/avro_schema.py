@@ -253,6 +253,21 @@ def _hudi_types(node: Any, path: str) -> Iterator[tuple[str, str]]:
         yield from _hudi_types(node.get(inside), path)
 
 
+def has_decimals_of_bytes(text: str) -> bool:
+    """Whether a schema has decimals of Avro's `bytes`, as those of Kafka's and Debezium's clients have."""
+
+    def found(node: Any) -> bool:
+        if isinstance(node, list):
+            return any(map(found, node))
+        if not isinstance(node, dict):
+            return False
+        here = node.get("type") == "bytes" and node.get("logicalType") == "decimal"
+        return here or any(found(node.get(inside)) for inside in ("type", "fields", "items", "values"))
+
+    with reading(text):
+        return found(json.loads(text))
+
+
 def project_text(text: str, columns: Sequence[str]) -> str:
     """The schema with the named fields, in its order. UnsupportedError: one uses a type that an omitted one defines."""
     with reading(text):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 from collections.abc import Callable
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from phantombase import Writer, writer
 from phantombase.timeline.codec.avro_container import write_record
 from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.format.log_block import BlockKind, scan_blocks
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.spilled_merge import LogSpill
@@ -533,3 +536,23 @@ def test_consistent_hashing_buckets(version: int, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="writing a table with the consistent-hashing bucket index"):
         trips(ROW, version).upsert(str(path))
     assert contents(path) == before
+
+
+@pytest.mark.parametrize("of_bytes", [True, deep(False)])
+def test_decimals_of_bytes_are_written_as_avro_on_version_6(of_bytes: bool, tmp_path: Path) -> None:
+    """As clients of Kafka and Debezium have them. Hudi 0.15.0 fails at such a column in a Parquet block (seen)."""
+    batch = pa.table({"id": ["a"], "ts": [1], "price": pa.array([Decimal("-1.50")], pa.decimal128(30, 4))})
+    writer(batch).table("t", version=6).key("id").ordering("ts").upsert(str(tmp_path))
+    (commit,) = (tmp_path / ".hoodie").glob("*.deltacommit")
+    said = json.loads(commit.read_text())
+    schema = json.loads(said["extraMetadata"]["schema"])
+    if of_bytes:
+        schema["fields"][-1]["type"][1] = {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 4}
+    said["extraMetadata"]["schema"] = json.dumps(schema)
+    commit.write_text(json.dumps(said))
+    writer(batch).upsert(str(tmp_path))
+    (log,) = tmp_path.glob(".*.log.*")
+    with log.open("rb") as file:
+        kinds = [block.kind for block in scan_blocks(pa.PythonFile(file), log.name)]
+    assert kinds == [BlockKind.AVRO_DATA if of_bytes else BlockKind.PARQUET_DATA]
+    assert read_table(Table.open(str(tmp_path)))["price"].to_pylist() == [Decimal("-1.50")]

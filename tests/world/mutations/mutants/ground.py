@@ -370,7 +370,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/index/global_keys", "if not self.ordering and not may_delete(self.storage, self.rules.merge.marker, slice_):", "if not self.ordering:", "placed_keys"),
     ("writer_hooks/index/global_keys", "replace(work.merge, every_duplicate=True)", "work.merge", "placed_keys"),
     ("writer_hooks/write/rows", "everywhere=global_keys and upserts", "everywhere=False", "placed_keys"),
-    ("writer_hooks/write/rows", "LogFormat.AVRO if rules.merge.orders_by_text else ", "", "attempt/log_compaction"),
+    ("writer_hooks/write/rows", "LogFormat.AVRO if avro else ", "", "attempt/log_compaction"),
     ("timeline/merge/rule", "any(map(pa.types.is_string, self.ordering_types))", "all(map(pa.types.is_string, self.ordering_types))", "attempt/log_compaction"),
     ("compactor_daemon/attempt/log_task", "not rules.merge.orders_by_text and ", "", "attempt/log_compaction"),
     ("writer_hooks/write/rows", "together=write.moved_keys is not None", "together=False", "placed_keys"),

@@ -96,6 +96,7 @@ MERGING: tuple[Mutant, ...] = (
     ("writer_hooks/files/target_files", "(slice_.logs or len(twice))", "slice_.logs", "merge/doubled_rows"),
     ("writer_hooks/files/target_files", "    half = pc.is_in(part.deleted, value_set=twice)\n", "    return part\n", "merge/doubled_rows"),
     ("writer_hooks/files/target_files", "every_duplicate=not work.table.config.merges_as_1x", "every_duplicate=True", "merge/doubled_rows"),
+    ("writer_hooks/write/rows", "avro = old or ", "avro = ", "write/writer"),
     ("writer_hooks/index/lookup_step", "(rows > 1) & ", "(rows > 2) & ", "merge/doubled_rows"),
     ("timeline/merge/slice_merge", "if self._rule.every_duplicate:", "if False:", "slice_merge"),
     ("timeline/merge/slice_merge", "self._seen[key] = True\n", "self._seen[key[:1]] = True\n", "slice_merge"),
