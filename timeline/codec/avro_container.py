@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import fastavro
 
 from ..errors import MalformedError, PhantombaseError, UnsupportedError, reason_of
-from .avro_schema import parse_avro, smallest_bytes, without_null
+from .avro_schema import parse_avro, without_null
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -206,9 +206,6 @@ def decode_records(
 
     from .arrow_schema import arrow_type
 
-    if count * max(1, smallest_bytes(schema)) > data.size:
-        found = f"{count} records in {data.size} bytes"
-        raise MalformedError("Avro block claims more records than fit into its bytes", path=where, found=found)
     stream, rows = io.BytesIO(data), list[Any]()
     try:
         known = fastavro.parse_schema(schema)

@@ -256,6 +256,18 @@ def test_schemas_that_numpy_refuses(kind: Any, value: Any) -> None:
     assert rows_of(avro_block("10", text, [{"v": value}]), arrow_schema(text)).to_pylist() == [{"v": value}]
 
 
+def test_records_that_are_not_as_their_schema_says() -> None:
+    """Shorter or longer than their length, without such a branch or symbol, not UTF-8: no decoder takes one."""
+    enum = {"type": "enum", "name": "e", "symbols": ["A"]}
+    wrong: list[tuple[Any, bytes]] = [("int", b"\x02\x02"), ("string", b"\x7e"), ("string", b"\x02\xff")]
+    wrong += [(enum, b"\x02")]
+    for kind, record in [*wrong, (["null", "int"], b"\x04"), ("int", b"\x80\x80\x80\x80\x10")]:
+        text = avro_schema(("v", kind))
+        content = struct.pack(">iii", 3, 1, len(record)) + record
+        with pytest.raises(MalformedError):
+            rows_of(block(AVRO, {INSTANT_TIME: "1", SCHEMA: text}, content), arrow_schema(text))
+
+
 @pytest.mark.parametrize("logical", [("int", "time-millis"), ("long", "time-micros")])
 def test_times_of_day(logical: tuple[str, str]) -> None:
     """Times of day, which the schema table of `avro.schema` lists."""
