@@ -304,7 +304,8 @@ def test_records_are_forgotten_with_the_archived_instant_and_not_before(publishe
     table = open_table(path)
     tombstone = "20980101000000000"
     open_next(table.storage, tombstone, "unscheduled")
-    later_write(path, "20970101000000000")
+    for time in ("20970101000000000", "20990101000000000"):
+        later_write(path, time)
     finish_completed(table, LOCK)
     assert recorded_instants(table.storage) == (decision.instant, tombstone)
     assert {p.name for p in (path / attempt_folder(decision.instant, decision.attempt)).iterdir()} == {
@@ -317,7 +318,7 @@ def test_records_are_forgotten_with_the_archived_instant_and_not_before(publishe
     assert not (path / instant_folder(decision.instant)).exists()
     assert (path / audit_path(decision.instant)).exists()
     assert (path / decision.placements[0].final).exists()
-    archive_before(path, "20990101000000000")  # nothing is active: nothing says that the tombstone is old
+    archive_before(path, "20990101000000001")  # nothing is active: nothing says that the tombstone is old
     finish_completed(table, LOCK)
     assert recorded_instants(table.storage) == (tombstone,)
 

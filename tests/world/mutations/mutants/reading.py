@@ -301,7 +301,6 @@ VIEW: tuple[Mutant, ...] = (
     ("compactor_daemon/cleaning/choice", "            if group.flaws:\n", "            if False:\n", "witness_services"),
     ("compactor_daemon/clustering/choice", "    if group.flaws:\n", "    if False:\n", "witness_services"),
     ("writer_hooks/index/key_index", "            if flaw.is_base:\n                raise flaw.error()\n", "            pass\n", "witness_services"),
-    ("writer_hooks/index/lookup_step", "            slice_.check_whole()\n", "            pass\n", "witness_services"),
     ("writer_hooks/index/key_index", "if group.flaws or ", "if ", "witness_services"),
     ("writer_hooks/files/stager", "            slice_.check_whole(self.table.storage.base_path)\n", "            pass\n", "witness_services"),
     ("timeline/view/grouping", "if instant in visible:", "if False:", "view"),
