@@ -38,7 +38,8 @@ def state(table: Table, moment: str) -> State:
     """The table at a moment, by an incremental read of everything before it."""
     if not moment:
         return {}
-    rows = read_table(table, ReadOptions(query=Query.INCREMENTAL, begin="earliest", end=moment)).to_pylist()
+    window = ReadOptions(query=Query.INCREMENTAL, begin="earliest", end=moment, newest_columns=True)
+    rows = read_table(table, window).to_pylist()
     found = {key(row): plain(row) for row in rows}
     assert len(found) == len(rows)
     return found
@@ -95,7 +96,7 @@ def check_window(table: Table, begin: str, end: str, states: dict[str, State], s
     most the window's writes have put a row in the place of an equal one."""
     services = services_of(table)
     for net in (False, True):
-        changes = feed(table, begin, end, net=net)
+        changes = feed(table, begin, end, net=net, newest_columns=True)
         assert replay(changes, states[begin]) == states[end]
         assert not services & {change["instant"] for change in changes}
         updates = [change for change in changes if change["op"] == "u"]

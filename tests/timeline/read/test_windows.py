@@ -375,9 +375,10 @@ def check_restamped(table: Table, rows: pa.Table, theirs: pa.Table) -> None:
 
 
 def read_or_refusal(table: Table, answer: Answer) -> pa.Table | None:
-    """The rows of a window; None if it is refused."""
+    """The rows of a window with the columns of now, as Hudi gives them; None if it is refused."""
+    window = ReadOptions(query=Query.INCREMENTAL, begin=answer.begin, end=answer.end, newest_columns=True)
     try:
-        return read_table(table, ReadOptions(query=Query.INCREMENTAL, begin=answer.begin, end=answer.end))
+        return read_table(table, window)
     except (UsageError, UnsupportedError):
         return None
 
