@@ -55,7 +55,7 @@ def started(path: Path, *options: str, locks: bool = True) -> Iterator[subproces
     command = [
         sys.executable,
         "-m",
-        "tests.support.gated_compactor",
+        "tests.support.slow_compactor",
         "compact",
         str(path),
         "--executor",

@@ -30,6 +30,7 @@ from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.routes import PREFIX, ROUTES
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view import grouping
+from phantombase.timeline.view.view import latest_base
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import DAMAGES, GOLDEN, Damage, put, unzip_golden, witnessed
 from tests.support.selection import ALL, deep
@@ -44,7 +45,8 @@ STRAYS: dict[str, Damage] = {
 STRANGERS = (".nfs000000000000001", ".nfs.log.0001", ".a.log.b", "part-00000-1c2d.c000.snappy.parquet", "x.parquet")
 USUAL = ("v6_log_compacted", "v9_pending")
 TABLES = [name if name in USUAL else deep(name) for name in (*GOLDEN, "more/v9_copy_on_write")]
-SERVED = [name if name == "v9_commit_time" else deep(name) for name in GOLDEN]
+SERVED = [name if name == "v9_commit_time" else deep(name) for name in GOLDEN if not name.endswith("_event_time")]
+"""Not those in which Hudi reads other rows before the compaction of a delete without ordering value than behind it."""
 
 
 def rows(path: Path) -> pa.Table:
@@ -179,11 +181,15 @@ def _assert_served_as_viewed(path: Path) -> None:
 def test_no_answer_over_http_names_a_damaged_file_or_a_stray(name: str, tmp_path: Path) -> None:
     """Not as long as its file group lives: answers about replaced groups, and plans, name files as Hudi's do.
 
-    Bytes of the same length are seen by who reads them."""
+    Bytes of the same length, and past file slices, are seen by who reads them."""
     path = unzip_golden(name, tmp_path)
+    newest = {group.file_id: latest_base(group) for group in Table.open(str(path)).load_view().groups}
     for file in list(witnessed(path))[:: 1 if ALL else 4]:
         data, parsed = file.read_bytes(), parse_data_file(file.name)
         assert parsed is not None
+        base = newest.get(parsed.file_id)
+        if base is not None and parsed.instant < base.name.instant:
+            continue
         stray = file.with_name(_with_token(parsed, "9-999-999"))
         for what in ("gone", "empty", "halved", "ten bytes short")[:: 1 if ALL else 2]:
             put(file, DAMAGES[what](data))
