@@ -243,3 +243,25 @@ def test_bloom_index_finds_every_key(judge: Judge, version: int, bloom: Bloom, t
     table.upsert(latest)
     assert table.judge.count(table.path) == 150
     check_rows(table.agree(), latest)
+
+
+# Keys that a base file has twice, as after a bulk insert: each write changes every row of a key.
+
+
+@versions(deep=(9, 8))
+def test_both_change_every_row_of_a_doubled_key(judge: Judge, version: int, tmp_path: Path) -> None:
+    """Hudi deletes such keys, we write other ones into the same file and delete more; Hudi goes on, and we compact."""
+    options = {**EVENT_TIME, **SIMPLE, "hoodie.bulkinsert.shuffle.parallelism": 1}
+    table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=options)
+    rows = Rows(seed=17)
+    first = rows(range(30), 2)
+    table.create(pa.concat_tables([first, first.slice(0, 20)]), operation="bulk_insert")
+    table.delete(rows(range(3), 0))
+    table.writer(rows(range(10, 30), 3)).upsert(str(table.path))
+    assert table.agree().num_rows == 44
+    table.writer(rows(range(3, 6), 0).select(["id", "p"])).delete(str(table.path))
+    table.delete(rows(range(6, 8), 0))
+    assert table.agree().num_rows == 34
+    table.we_schedule()
+    table.we_compact()
+    assert table.agree().num_rows == 34
