@@ -42,7 +42,8 @@ _log = get_logger()
 OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()
 """The defaults, from the dataclasses that define the options."""
 TablePath = Annotated[
-    str, typer.Argument(metavar="TABLE", parser=full_path, help="base path of the table: the folder that holds .hoodie")
+    str,
+    typer.Argument(metavar="TABLE", callback=full_path, help="base path of the table: the folder that holds .hoodie"),
 ]
 StorageOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option of the object store, such as region=eu-west-1")
