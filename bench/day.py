@@ -3,16 +3,17 @@
     python -m bench.day [--quick] [--sides NAME...] [--record]
 
 Each side gets a copy of one table that Hudi made (2 M rows of 20 columns, 4 partitions of 2 buckets, version 9, with
-Hudi's metadata table; quick: 200 k), and the same 60 batches (quick: 20), one after the other. A batch upserts 40 k
+Hudi's metadata table; quick: 200 k), and the same 60 batches (quick: 15), one after the other. A batch upserts 40 k
 rows (4 k): one in ten is new, one in ten late (an older ordering value, which wins or loses by what its key has by
 then), half of the others hit the newest tenth of the keys. Every fifth batch deletes a tenth as many keys instead. A
 compaction is due after five delta commits; cleans keep ten commits; each write cleans and archives. While a batch is
 written, the side's own reader reads all rows and columns once.
 
 Sessions are warm: each has written, compacted and read another table before. Core-seconds are those of all processes
-of a side, from the first batch to the end of the last compaction. Bytes are those of every file that was seen in the
-table between two batches. A batch is seen by read-optimized queries once a compaction that was requested after its
-commit is completed. A side that ends with other rows than the others fails the bench.
+of a side, from the first batch to the end of the last compaction. Bytes are those of base files, log files and the
+metadata table, as they were seen between two batches, also of files that a clean has removed since. A batch is seen by
+read-optimized queries once a compaction that was requested after its commit is completed. A side that ends with other
+rows than the others fails the bench.
 `--record` keeps the result, and makes the table and the picture of docs/performance.md.
 """
 
@@ -41,7 +42,7 @@ from bench.report import Report
 from bench.tables import TableSpec, copy_of, make, rows, wide
 
 _RATIOS = ("core_s", "day_s", "written_mb", "write_p50_s", "write_p95_s", "read_p50_s", "read_p95_s", "lag_p95_s")
-FULL, QUICK, WARM = (2_000_000, 60, 40_000), (200_000, 20, 4_000), (20_000, 6, 2_000)
+FULL, QUICK, WARM = (2_000_000, 60, 40_000), (200_000, 15, 4_000), (20_000, 5, 2_000)
 """Rows of the table, batches, rows of a batch; those of the table that only warms sessions."""
 _DELETES_EVERY, _BUCKETS = 5, 2
 
@@ -68,7 +69,7 @@ class Day:
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the rows, 20 batches")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows, 15 batches")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), metavar="NAME", help="only these")
     parser.add_argument("--record", action="store_true", help="keep the result, and make the docs' table and picture")
     arguments = parser.parse_args()
@@ -198,17 +199,18 @@ def _figures(report: Report, name: str, day: Day) -> None:
     report.figure(f"{name}_core_s", day.cpu[-1])
     report.figure(f"{name}_start_core_s", day.start_cpu_s)
     report.figure(f"{name}_day_s", day.seconds)
-    report.figure(f"{name}_written_mb", sum(day.files.values()) / 1e6)
     for figure, seconds in (("write", day.writes), ("read", day.reads), ("lag", [lag for lag, _ in behind])):
         cuts = quantiles(seconds, n=20, method="inclusive")
         report.figure(f"{name}_{figure}_p50_s", cuts[9])
         report.figure(f"{name}_{figure}_p95_s", cuts[18])
     report.figure(f"{name}_lag_max_batches", max(batches for _, batches in behind))
-    parts = {"base": ".parquet", "log": ".log."}
-    report.facts[f"{name}_written_mb_of"] = {
-        part: round(sum(size for path, size in day.files.items() if word in path and ".hoodie/" not in path) / 1e6, 2)
-        for part, word in parts.items()
-    } | {"metadata": round(sum(size for path, size in day.files.items() if ".hoodie/metadata/" in path) / 1e6, 2)}
+    written = {
+        "base": sum(size for path, size in day.files.items() if path.endswith(".parquet") and ".hoodie/" not in path),
+        "log": sum(size for path, size in day.files.items() if ".log." in path and ".hoodie/" not in path),
+        "metadata": sum(size for path, size in day.files.items() if ".hoodie/metadata/" in path),
+    }
+    report.facts[f"{name}_written_mb_of"] = {part: round(size / 1e6, 2) for part, size in written.items()}
+    report.figure(f"{name}_written_mb", sum(written.values()) / 1e6)
     report.facts[f"{name}_compactions"] = len(day.compactions) - 1  # that of the first rows is named as one
 
 

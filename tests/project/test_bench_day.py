@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bench.day import Day, lags, save_stream, table_of
+from bench.day_page import MARK, PAGE, PICTURE, RECORD, picture, table
+from bench.report import with_part
 
 
 def test_a_batch_waits_for_a_compaction_that_was_requested_after_it() -> None:
@@ -40,3 +43,10 @@ def test_the_batches_leave_what_they_say(tmp_path: Path) -> None:
     ]
     assert all(late[number] for number in (0, 1, 3, 4))
     assert len(set().union(*late)) == sum(map(len, late))
+
+
+def test_the_page_shows_the_record() -> None:
+    """`python -m bench.day --record` writes all three."""
+    document = json.loads(RECORD.read_text())
+    assert with_part(PAGE.read_text(), MARK, table(document)) == PAGE.read_text()
+    assert picture(document) == PICTURE.read_text()
