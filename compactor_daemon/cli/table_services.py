@@ -81,7 +81,7 @@ def cluster_command(
 
     `--copy try` copies large row groups as bytes, which takes less CPU time. It keeps their size and their codec.
 
-    Bucket-indexed tables are refused, and tables with a secondary or expression index: their rows must stay where they
+    Bucket-indexed tables are refused, and tables with an expression index: their rows must stay where they
     are. A record index over all partitions is maintained. Flink's own state index does not notice that rows moved: do
     not cluster what Flink upserts with it.
 

@@ -28,9 +28,8 @@ from dataclasses import dataclass, field
 from itertools import dropwhile
 from typing import NamedTuple
 
-from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName
-from phantombase.timeline.format.record_key import looks_like_bucket, plain_file_id
+from phantombase.timeline.format.record_key import plain_file_id, refuse_buckets
 from phantombase.timeline.format.replace_request import ClusterGroup, PlannedSlice
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView, input_names, is_replaced
 
@@ -104,7 +103,12 @@ class ClusterChoice:
 def choose_windows(view: TableView, standing: Standing, options: ClusterOptions, where: str) -> ClusterChoice:
     """The files to cluster now. UnsupportedError: the table (`where`) is bucket-indexed."""
     living = living_groups(view)
-    _refuse_buckets(living, where)
+    refuse_buckets(
+        [group.file_id for group in living],
+        "the files of a bucket-indexed table cannot be clustered",
+        where,
+        "Only a new table can have fewer buckets: write the rows to one.",
+    )
     partitions: defaultdict[str, list[FileGroup]] = defaultdict(list)
     for group in living:
         if standing.takes(group.partition):
@@ -200,19 +204,6 @@ def _is_worth(groups: Sequence[FileGroup], outputs: int, standing: Standing, opt
     if len(groups) != outputs or any(group.slices[-1].logs for group in groups):
         return True
     return bool(options.sort_by) and not all(group.key in standing.sorted for group in groups)
-
-
-def _refuse_buckets(living: Sequence[FileGroup], where: str) -> None:
-    """Refuses if half of the file ids look like a bucket's: a random one does in 2 of 100 000 cases."""
-    buckets = sum(looks_like_bucket(g.file_id) for g in living)
-    if buckets and 2 * buckets >= len(living):
-        raise UnsupportedError(
-            "the files of a bucket-indexed table cannot be clustered",
-            path=where,
-            expected="file groups that are not buckets",
-            found=f"{buckets} of {len(living)} file ids begin with the number of a bucket",
-            todo="Only a new table can have fewer buckets: write the rows to one.",
-        )
 
 
 def _why_kept(group: FileGroup, busy: Mapping[GroupKey, str], options: ClusterOptions) -> str | None:

@@ -229,7 +229,7 @@ def _commits_since(table: Snapshot) -> int:
 def _refuse_indexes(table: Table) -> None:
     """UnsupportedError: an index of the metadata table must be dropped, since rows move to other file groups. The
     record index is kept, if it is one for all partitions, of stored keys."""
-    kept = upkeep_of(table, moves_rows=True, knows_keys=table.config.populate_meta_fields)
+    kept = upkeep_of(table, moves_rows=True, knows_keys=table.config.populate_meta_fields, same_rows=True)
     if kept.dropped:
         missing = missing_entries(table) if RECORD_INDEX in kept.dropped else ""
         raise UnsupportedError(

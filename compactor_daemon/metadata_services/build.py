@@ -38,16 +38,22 @@ from phantombase.timeline.metadata_table.create import (
     fills_of,
     make_file_groups,
     put_metadata_table,
-    save_partitions,
+    save_built,
+    take_out,
 )
 from phantombase.timeline.metadata_table.index_logs import IndexLog
 from phantombase.timeline.metadata_table.measure import Measure
-from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS, put_definitions
+from phantombase.timeline.metadata_table.record_index import (
+    INDEX_DEFINITIONS,
+    known_definitions,
+    put_definitions,
+    take_out_definitions,
+)
 from phantombase.timeline.metadata_table.records.entries import new_schema
 from phantombase.timeline.metadata_table.records.keys import (
     COLUMN_STATS,
     FILES,
-    RECORD_INDEX,
+    OF_ROWS,
     new_file_ids,
     refuse_unordered,
 )
@@ -64,7 +70,7 @@ from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot,
 from ..attempt.pending_clusterings import ALIVE
 from ..clustering.rows_in import KeyTally
 from ..unit_of_work import unit_of_work
-from .chosen import KNOWN, BuildOptions, Chosen, approximate_bytes, choose, measured_schema
+from .chosen import BuildOptions, Chosen, approximate_bytes, choose, measured_schema
 from .content import Filling, ListedState, Progress, state_of
 
 _log = get_logger()
@@ -113,17 +119,17 @@ def build_metadata(
     """Builds the partitions that the table lacks; `again`: also those that it has. `dry_run`: nothing is changed.
     UnsupportedError: an index, or a table, for which that cannot be done. ConflictError: another process built one
     meanwhile, or pending actions did not end in time; LockError: the lock was lost. After an error, run again."""
-    watch, seen = Stopwatch(), table.snapshot(cached=False)
+    watch, seen, also = Stopwatch(), table.snapshot(cached=False), tuple[str, ...]()
     refuse_change_capture(seen, "building the metadata table of")
-    if not _taken_out(seen, dead=True).isdisjoint(there := seen.config.metadata_partitions):
-        again, asked = True, options.names
-        options = replace(options, indexes=(*asked, *sorted(set(there) & set(KNOWN))) if asked else ())
-    chosen = choose(seen, options, _taken_out(seen), again=again)
+    there = seen.config.metadata_partitions
+    if not _taken_out(seen, dead=True).isdisjoint(there):
+        again, also = True, there if options.names else ()
+    chosen = choose(seen, options, _taken_out(seen), known_definitions(seen.storage), again=again, also=also)
     if not chosen.names:
         if not dry_run:
             _remove_dead(table)
         return MetadataBuilt(why="the table has these partitions already")
-    if RECORD_INDEX in chosen.names and seen.timeline.completed_writes:
+    if chosen.indexes and seen.timeline.completed_writes:
         seen.newest_schema()  # refused before anything is taken out or staged
     if dry_run or chosen.again:
         refuse_unordered(seen.partitions(), seen.storage.base_path)
@@ -199,7 +205,7 @@ def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
         return
     with exclusive(table, lock, "take partitions out of the metadata table", READ_INSIDE) as held:
         if set(chosen.again) & set(held.config.metadata_partitions):
-            save_partitions(held, held.config.without_metadata_partitions(chosen.again))
+            take_out(held, chosen.again)
 
 
 # --- stage and switch ---------------------------------------------------------------------------------------------
@@ -235,6 +241,7 @@ class _Build:
             else newest_schema(open_metadata_table(seen)),
             folder=self.folder,
             memory_limit=self.options.memory_limit,
+            indexes=self.chosen.indexes,
             tally=KeyTally(self.stack, self.options.memory_limit // 4, None) if self._is_indexed else None,
         )
         for _ in range(_ROUNDS):
@@ -264,14 +271,14 @@ class _Build:
 
     @property
     def _is_indexed(self) -> bool:
-        return RECORD_INDEX in self.chosen.names
+        return bool(self.chosen.indexes)
 
     def _file_ids(self, name: str) -> tuple[str, ...]:
-        return new_file_ids(name, self.options.record_index_groups if name == RECORD_INDEX else None)
+        return new_file_ids(name, self.options.record_index_groups if name.startswith(OF_ROWS) else None)
 
     def _waits_for(self, held: Snapshot) -> tuple[Instant, ...]:
-        """The pending actions that the switch waits for. A write of phantombase that began without the record index
-        does not know its keys, and would take it out."""
+        """The pending actions that the switch waits for. A write of phantombase that began without the index of
+        rows does not know its keys, and would take it out."""
         others = others_at_work(held)
         writers = held.timeline.inflight_writers if self._is_indexed else ()
         if not writers:
@@ -317,6 +324,7 @@ class _Build:
         self._check_still(held)
         self._catch_up(held)
         storage = held.storage
+        take_out_definitions(storage, names)
         if self.chosen.is_new:
             storage.delete_folder(METADATA_FOLDER)
             put_metadata_table(storage, config)
@@ -330,12 +338,12 @@ class _Build:
         filled = fill_time(config, self.first)
         make_file_groups(storage, config, filled, self.filling.file_ids, self._merged(held), completion)
         config = config.with_metadata_partitions(names)
-        if held.layout.has_completion_times and {COLUMN_STATS, RECORD_INDEX} & set(names):
+        if held.layout.has_completion_times and (COLUMN_STATS in names or self._is_indexed):
             measure = self._measure(held) if COLUMN_STATS in names else None
             columns, version = (None, "") if measure is None else (measure.names, measure.version.name)
-            put_definitions(storage, columns, version, record_index=self._is_indexed)
+            put_definitions(storage, columns, version, [one for one in self.chosen.indexes if not one.column])
             config = config.with_index_definitions(INDEX_DEFINITIONS)
-        save_partitions(held, config)
+        save_built(held, config, self.chosen.indexes)
         if self._is_indexed:
             remove_wanted(storage)
         _log.info("metadata_built", table=storage.base_path, partitions=names, files=self.state.count)

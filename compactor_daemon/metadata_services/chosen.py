@@ -6,17 +6,21 @@ again, the whole metadata table is dropped first, and indexes that only Hudi can
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.metadata_table.record_index import secondary_index_in, undefined_secondary
 from phantombase.timeline.metadata_table.records.keys import (
     BLOOM_FILTERS,
     COLUMN_STATS,
     FILES,
     PARTITION_STATS,
     RECORD_INDEX,
+    SECONDARY_INDEX,
+    RowIndex,
 )
 from phantombase.timeline.option import check_least, least_of, option, same_option, spelled_class
 from phantombase.timeline.table.schema_finder import TableSchema
@@ -25,7 +29,10 @@ from phantombase.timeline.table.table import Snapshot
 from .content import ListedState
 
 KNOWN = (FILES, COLUMN_STATS, PARTITION_STATS, BLOOM_FILTERS, RECORD_INDEX)
-"""The partitions that are built here."""
+"""The partitions that are built here, besides secondary indexes."""
+_ALL = "secondary"
+"""All secondary indexes that are defined."""
+_NAMES = f"{', '.join(KNOWN)}, {SECONDARY_INDEX}NAME"
 
 
 @spelled_class
@@ -36,7 +43,9 @@ class BuildOptions:
 
     indexes: tuple[str, ...] = option(
         (),
-        f"partitions to build, with commas: {', '.join(KNOWN)} [default: those that Hudi's writers build]",
+        f"partitions to build, with commas: {', '.join(KNOWN)}, {SECONDARY_INDEX}NAME:COLUMN (one that is defined "
+        f"without :COLUMN, all of these: {_ALL}) [default: those that Hudi's writers build, and secondary indexes "
+        "that are defined]",
         metavar="NAMES",
     )
     pending_wait_s: float = option(
@@ -48,21 +57,29 @@ class BuildOptions:
     def __post_init__(self) -> None:
         check_least(self, least_of(BuildOptions))
         if self.indexes and not self.names:
-            raise UsageError("no index is named", expected=", ".join(KNOWN), found=repr(self.indexes[0]))
+            raise UsageError("no index is named", expected=_NAMES, found=repr(self.indexes[0]))
 
     @property
     def names(self) -> tuple[str, ...]:
         """The partitions that are asked for."""
-        return tuple(name.strip() for one in self.indexes for name in one.split(",") if name.strip())
+        return tuple(self.columns)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The same with the columns of secondary indexes; "": not said."""
+        parts = (part.partition(":") for one in self.indexes for part in one.split(","))
+        return {name.strip(): column.strip() for name, _, column in parts if name.strip()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """`names`: what is built. `again`: what is taken out first. `dropped`: of that what is left to Hudi."""
+    """`names`: what is built; `indexes`: of that the indexes of rows. `again`: what is taken out first. `dropped`: of
+    that what is left to Hudi."""
 
     names: tuple[str, ...]
     again: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    indexes: tuple[RowIndex, ...] = ()
 
     @property
     def is_new(self) -> bool:
@@ -70,19 +87,81 @@ class Chosen:
         return FILES in self.names
 
 
-def choose(table: Snapshot, options: BuildOptions, taken_out: Collection[str], *, again: bool) -> Chosen:
-    """Chooses by the settings and the newest schema. `taken_out`: what earlier runs took out, or meant to build, and
-    did not. `again`: partitions that are there are built again, too. UnsupportedError: an index that the table cannot
-    have, or that is not built here. UsageError: the metadata table has no partition `files`."""
-    asked = options.names
+def choose(
+    table: Snapshot,
+    options: BuildOptions,
+    taken_out: Collection[str],
+    definitions: Mapping[str, Any],
+    *,
+    again: bool,
+    also: Collection[str] = (),
+) -> Chosen:
+    """Chooses by the settings, the newest schema and the `definitions` of indexes. `taken_out`: what earlier runs took
+    out, or meant to build, and did not. `again`: partitions that are there are built again, too. `also`: what is built
+    with what is asked for, if it can be. UnsupportedError: an index that the table cannot have, or that is not built
+    here. UsageError: the metadata table has no partition `files`; an index of another column."""
+    asked = options.columns
+    defined = [name for name in definitions if name.startswith(SECONDARY_INDEX)]
+    if _ALL in asked and defined:
+        asked = {name: column for name, column in asked.items() if name != _ALL} | dict.fromkeys(defined, "")
+    secondary = _secondary(table, definitions, asked)
     for name in asked:
         _check_known(table, name)
-    chosen = _chosen(table, asked, taken_out, again)
+    known = (*KNOWN, *secondary)
+    chosen = _chosen(table, {*asked, *(set(also) & set(known))}, taken_out, known, again)
     measured_schema(table, chosen.names)
-    return chosen
+    of_rows = {RECORD_INDEX: RowIndex(), **secondary}
+    return replace(chosen, indexes=tuple(of_rows[name] for name in chosen.names if name in of_rows))
 
 
-def _chosen(table: Snapshot, asked: Collection[str], taken_out: Collection[str], again: bool) -> Chosen:
+def _secondary(table: Snapshot, definitions: Mapping[str, Any], asked: Mapping[str, str]) -> dict[str, RowIndex]:
+    """The secondary indexes that are defined or asked for, by partition: those that can be built here. Errors: one that
+    is asked for and cannot be."""
+    found = dict[str, RowIndex]()
+    for name in sorted({*definitions, *asked}):
+        defined = secondary_index_in(definitions, name)
+        if defined is None and (name not in asked or not name.startswith(SECONDARY_INDEX)):
+            continue
+        column = asked.get(name, "")
+        if defined is None:
+            column = column or name.removeprefix(SECONDARY_INDEX)
+            defined = RowIndex(partition=name, column=column, by_value=table.config.version >= _BY_VALUE_FROM)
+        elif column not in ("", defined.column):
+            raise UsageError(
+                "the table has an index of this name on another column",
+                path=table.storage.base_path,
+                expected=f"{name}:{defined.column}",
+                found=f"{name}:{column}",
+                todo="Use another name, or drop the index with Hudi (DROP INDEX) first.",
+            )
+        why = _cannot_index(table, defined.column)
+        if not why:
+            found[name] = defined
+        elif name in asked:
+            raise _cannot_have(table, name, why)
+    return found
+
+
+_BY_VALUE_FROM = 9
+"""The first table version whose secondary indexes look up a value in one file group."""
+
+
+def _cannot_index(table: Snapshot, column: str) -> str:
+    from phantombase.timeline.metadata_table.records.entries import cannot_index_column  # late: it takes pyarrow
+
+    if not table.layout.has_completion_times:
+        return "Hudi 0.15 does not know it"
+    if not table.config.populate_meta_fields:
+        return _NO_META
+    schema = table.newest_schema() if table.timeline.completed_writes else None
+    if schema is None or schema.evolved is not None:
+        return "it has no completed write" if schema is None else "its columns evolve on read"
+    return cannot_index_column(schema.arrow, column)
+
+
+def _chosen(
+    table: Snapshot, asked: Collection[str], taken_out: Collection[str], known: Collection[str], again: bool
+) -> Chosen:
     config = table.config
     if config.building_metadata_partitions and not again:
         raise UnsupportedError(
@@ -92,7 +171,11 @@ def _chosen(table: Snapshot, asked: Collection[str], taken_out: Collection[str],
             todo="Wait until it is built, or run with --rebuild, which builds it.",
         )
     there = {*config.metadata_partitions, *taken_out}
-    names = set(asked) or ((there if again else set(taken_out)) & set(KNOWN)) or set(_usual(table))
+    defined = {name for name in known if name.startswith(SECONDARY_INDEX)}
+    before = there | defined if again and there else set(taken_out)
+    names = set(asked) or (before & set(known)) or {*_usual(table), *defined}
+    if any(name.startswith(SECONDARY_INDEX) for name in names) and RECORD_INDEX not in config.built_metadata_partitions:
+        names.add(RECORD_INDEX)  # by which Hudi finds the rows of the keys
     if not again and FILES not in config.built_metadata_partitions and there - set(taken_out):
         raise UsageError(
             "the metadata table has no partition files",
@@ -100,14 +183,15 @@ def _chosen(table: Snapshot, asked: Collection[str], taken_out: Collection[str],
             todo="`compactor-daemon metadata TABLE --rebuild` builds all of it.",
         )
     if not again:
-        names -= set(config.built_metadata_partitions)
+        undefined = set(undefined_secondary(table))
+        names -= set(config.built_metadata_partitions) - undefined
         if names and FILES not in config.built_metadata_partitions:
             names.add(FILES)
-        return Chosen(names=_ordered(names))
+        return Chosen(names=_ordered(names), again=_ordered(names & undefined))
     if FILES in names or FILES not in config.built_metadata_partitions or not table.layout.has_completion_times:
-        names |= {FILES, *(there & set(KNOWN))}
+        names |= {FILES, *(there & set(known))}
         return Chosen(
-            names=_ordered(names), again=config.metadata_partitions, dropped=tuple(sorted(there - set(KNOWN)))
+            names=_ordered(names), again=config.metadata_partitions, dropped=tuple(sorted(there - set(known)))
         )
     return Chosen(names=_ordered(names), again=_ordered(names & set(config.metadata_partitions)))
 
@@ -128,7 +212,7 @@ def measured_schema(table: Snapshot, names: Collection[str]) -> TableSchema | No
 
 
 def _ordered(names: Collection[str]) -> tuple[str, ...]:
-    return tuple(name for name in KNOWN if name in names)
+    return (*(name for name in KNOWN if name in names), *sorted(set(names) - set(KNOWN)))
 
 
 def _usual(table: Snapshot) -> tuple[str, ...]:
@@ -139,11 +223,11 @@ def _usual(table: Snapshot) -> tuple[str, ...]:
 
 
 def _check_known(table: Snapshot, name: str) -> None:
-    if name not in KNOWN:
+    if name not in KNOWN and not name.startswith(SECONDARY_INDEX):
         raise UnsupportedError(
             "phantombase does not build this index",
             path=table.storage.base_path,
-            expected=", ".join(KNOWN),
+            expected=_NAMES,
             found=name,
             todo="A Hudi writer that has it enabled builds it.",
         )
@@ -153,9 +237,16 @@ def _check_known(table: Snapshot, name: str) -> None:
     elif name == PARTITION_STATS and not table.config.partition_fields:
         why = "the table has no partitions"
     elif name == RECORD_INDEX and not table.config.populate_meta_fields:
-        why = "its rows have no meta columns"
+        why = _NO_META
     if why:
-        raise UnsupportedError(f"the table cannot have this index: {why}", path=table.storage.base_path, found=name)
+        raise _cannot_have(table, name, why)
+
+
+_NO_META = "its rows have no meta columns"
+
+
+def _cannot_have(table: Snapshot, name: str, why: str) -> UnsupportedError:
+    return UnsupportedError(f"the table cannot have this index: {why}", path=table.storage.base_path, found=name)
 
 
 _NAME_BYTES, _STATS_BYTES, _FILTER_BYTES, _KEY_SHARE = 20, 160, 1 << 10, 2
@@ -166,11 +257,11 @@ def approximate_bytes(table: Snapshot, names: Collection[str], state: ListedStat
     text = sum(len(name) + _NAME_BYTES for of in state.files.values() for name in of)
     schema = measured_schema(table, names)
     columns = 0 if schema is None else len(schema.arrow.names)
+    keys = sum(size for of in state.files.values() for size in of.values()) // _KEY_SHARE
     each = {
         FILES: text,
         COLUMN_STATS: state.count * columns * _STATS_BYTES,
         PARTITION_STATS: len(state.files) * columns * _STATS_BYTES,
         BLOOM_FILTERS: state.count * _FILTER_BYTES,
-        RECORD_INDEX: sum(size for of in state.files.values() for size in of.values()) // _KEY_SHARE,
     }
-    return sum(each[name] for name in names)
+    return sum(each.get(name, keys) for name in names)

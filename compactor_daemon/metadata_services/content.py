@@ -8,11 +8,11 @@ since, like the delta commits of the writes themselves: files that are there now
     files              the names of each partition that changed
     column_stats, bloom_filters   new and larger files; entries of files that are gone stay, and no reader asks for them
     partition_stats    the ranges of new files: bounds are widened, never narrowed, as Hudi's writers do
-    record_index       no log file: the keys of each slice are staged, and its base files are made of those of the last
-                       state
+    indexes of rows    no log file: the keys of each slice are staged, and their base files are made of those of the
+                       last state
 
-The record index says one place for each key. That no key has two rows is counted over all rows first, then over the
-keys that came and went: a key that comes while another group still has it is an error."""
+The record index says one place for each key, a secondary index one value. That no key has two rows is counted over all
+rows first, then over the keys that came and went: a key that comes while another group still has it is an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from typing import IO, TypeAlias
 from uuid import uuid4
 
 import numpy as np
-import pyarrow as pa
 
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import Hashes
@@ -34,6 +33,7 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName, par
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.log_block import scan_blocks
 from phantombase.timeline.format.log_encode import hfile_block
+from phantombase.timeline.format.record_key import refuse_buckets
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_stream import SliceStream
 from phantombase.timeline.merge.table_rules import slice_rules
@@ -41,11 +41,11 @@ from phantombase.timeline.metadata_table.index_logs import (
     FileKeys,
     IndexLog,
     RecordedKeys,
+    StagedKeys,
     cannot_hold,
     opened_keys,
     read_keys,
     stage_index_bases,
-    stage_keys,
 )
 from phantombase.timeline.metadata_table.measure import KeyedRecord, Measure, index_records
 from phantombase.timeline.metadata_table.records.entries import (
@@ -53,6 +53,7 @@ from phantombase.timeline.metadata_table.records.entries import (
     block_entries,
     encode_base,
     encoder,
+    entry_keys,
     fold,
     merge,
 )
@@ -60,8 +61,8 @@ from phantombase.timeline.metadata_table.records.hfile import encode_hfile
 from phantombase.timeline.metadata_table.records.keys import (
     BLOOM_FILTERS,
     FILES,
-    RECORD_INDEX,
     MetadataRecord,
+    RowIndex,
     Sizes,
     file_group_index,
     files_records,
@@ -88,7 +89,7 @@ _RECORD_BYTES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedState:
-    """`files`: names and sizes in bytes of the files of completed writes, by partition. `slices`: for the record index,
+    """`files`: names and sizes in bytes of the files of completed writes, by partition. `slices`: for indexes of rows,
     the newest slice of each file group; `marks`: by which a change of its rows is noticed."""
 
     files: Sizes = field(default_factory=dict)
@@ -130,14 +131,15 @@ def state_of(table: Snapshot, *, indexed: bool = False) -> ListedState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
     """How partitions of the metadata table are filled. `file_ids`: of each partition. `schema_text`: of its records.
-    `folder`: where log files are staged. `memory_limit`: bytes, approximately. `keys`: the staged keys of each slice of
-    the last state; `tally`: of all of them, for the record index."""
+    `folder`: where log files are staged. `memory_limit`: bytes, approximately. `indexes`: of rows. `keys`: the staged
+    keys of their entries, by partition and slice of the last state, and record keys in any case; `tally`: of these."""
 
     file_ids: Mapping[str, Sequence[str]]
     schema_text: str
     folder: str
     memory_limit: int
-    keys: dict[GroupKey, FileKeys] = field(default_factory=dict)
+    indexes: tuple[RowIndex, ...] = ()
+    keys: dict[tuple[str, GroupKey], FileKeys] = field(default_factory=dict)
     tally: KeyTally | None = None
 
     def stage(
@@ -157,7 +159,7 @@ class Filling:
             if FILES in self.file_ids:
                 for keyed in _listed(added, before.files, after.files):
                     blocks.add(FILES, keyed)
-            wanted = self.file_ids.keys() - {FILES, RECORD_INDEX}
+            wanted = self.file_ids.keys() - {FILES, *(one.partition for one in self.indexes)}
             done, total = 0, sum(map(len, added.values()))
             for part in _parts(added) if wanted else ():
                 filters = 0
@@ -174,52 +176,66 @@ class Filling:
         return blocks.logs()
 
     def _stage_index(self, table: Snapshot, states: tuple[ListedState, ListedState], progress: Progress) -> None:
-        """Stages the keys of the slices that changed. UnsupportedError: the record index cannot hold them.
-        ConflictError: keys moved."""
+        """Stages the keys of the slices that changed. UnsupportedError: an index cannot hold them. ConflictError: keys
+        moved."""
         before, after = states
         assert self.tally is not None
+        if any(one.column for one in self.indexes):
+            what = "a bucket-indexed table cannot have a secondary index: the next write of Hudi would fail"
+            todo = "Build other indexes: --indexes without secondary_index_NAME."
+            refuse_buckets([file_id for _, file_id in after.marks], what, table.storage.base_path, todo)
         changed = sorted(key for key, mark in after.marks.items() if before.marks.get(key) != mark)
-        kept = {key: one for key, one in self.keys.items() if before.marks.get(key) == after.marks.get(key)}
-        old = [one for key, one in self.keys.items() if key not in kept]
+        kept = {of: one for of, one in self.keys.items() if before.marks.get(of[1]) == after.marks.get(of[1])}
+        old = [one for of, one in self.keys.items() if of not in kept and of[0] == _KEYS.partition]
         seen = table.newest_schema() if changed else None
         rules = None if seen is None else replace(slice_rules(table, seen), memory_bytes=self.memory_limit)
-        new = dict[GroupKey, FileKeys]()
+        new = dict[tuple[str, GroupKey], FileKeys]()
         for number, key in enumerate(changed, start=1):
             assert rules is not None
-            new[key] = self._stage_keys(table, after.slices[key], rules)
+            new |= self._stage_keys(table, after.slices[key], rules)
             progress("read the keys of file groups", number, len(changed))
-        self._check_unique(table, old, tuple(new.values()))
+        self._check_unique(table, old, [one for of, one in new.items() if of[0] == _KEYS.partition])
         # Only now: from a state that a writer or cleaner changed meanwhile nothing stays: all is read again.
         self.keys.clear()
         self.keys.update(kept | new)
 
     def stage_base_files(self, table: Table, logs: Iterable[IndexLog]) -> dict[tuple[str, str], IndexLog]:
-        """Stages the base file of each file group: of its staged log files, in their order; of the record index, of the
-        keys of the last state. Memory: entries of a base file; for the record index, see `stage_index_bases`."""
+        """Stages the base file of each file group: of its staged log files, in their order; of an index of rows, of the
+        keys of the last state. Memory: entries of a base file; for an index of rows, see `stage_index_bases`."""
         found = _of_logs(table.storage, logs, self.schema_text, self.folder)
-        if self.tally is None:
-            return found
-        keys = RecordedKeys(files=tuple(self.keys.values()), memory_limit=self.memory_limit, folder=self.folder)
-        for base, content in stage_index_bases(table, keys, self.schema_text, tuple(self.file_ids[RECORD_INDEX])):
-            table.storage.put_if_absent(base.path, content)
-            found[base.partition, base.file_id] = base
+        for index in self.indexes:
+            own = tuple(one for of, one in self.keys.items() if of[0] == index.partition)
+            keys = RecordedKeys(files=own, memory_limit=self.memory_limit, folder=self.folder, index=index)
+            for base, content in stage_index_bases(table, keys, self.schema_text, self.file_ids[index.partition]):
+                table.storage.put_if_absent(base.path, content)
+                found[base.partition, base.file_id] = base
         return found
 
-    def _stage_keys(self, table: Snapshot, slice_: FileSlice, rules: SliceRules) -> FileKeys:
+    def _stage_keys(
+        self, table: Snapshot, slice_: FileSlice, rules: SliceRules
+    ) -> dict[tuple[str, GroupKey], FileKeys]:
         """The keys of the rows of a slice. Their entries name a completed write: Hudi believes no others."""
         times = {file.name.instant for file in slice_.files}
         written = max(
             (t for t in times if table.timeline.is_committed(t)), default=min(table.timeline.completed_writes)
         )
 
-        def keys() -> Iterator[pa.Array]:
-            for batch in SliceStream(table.storage, slice_, rules, [RECORD_KEY]).batches():
-                if why := cannot_hold(batch.column(0)):
-                    raise UnsupportedError(f"the record index cannot hold the keys: {why}", path=slice_.files[0].path)
-                yield batch.column(0)
-
-        staged = stage_keys(table.storage, slice_.key, f"{self.folder}/{uuid4().hex}{_STAGED}", keys(), ())
-        return replace(staged, written_ms=table.times.milliseconds(written))
+        indexes = tuple(dict.fromkeys((_KEYS, *self.indexes)))
+        columns = dict.fromkeys((RECORD_KEY, *(one.column for one in indexes if one.column)))
+        with ExitStack() as stack:
+            paths = [f"{self.folder}/{uuid4().hex}{_STAGED}" for _ in indexes]
+            staged = [stack.enter_context(StagedKeys(table.storage, path)) for path in paths]
+            for batch in SliceStream(table.storage, slice_, rules, list(columns)).batches():
+                for index, file in zip(indexes, staged, strict=True):
+                    keys = batch.column(RECORD_KEY)
+                    keys = entry_keys(index, keys, batch.column(index.column)) if index.column else keys
+                    if why := cannot_hold(keys):
+                        what = f"{index.partition} cannot hold the keys: {why}"
+                        raise UnsupportedError(what, path=slice_.files[0].path)
+                    file.add(keys)
+        moment = table.times.milliseconds(written)
+        files = (replace(file.done(slice_.key), written_ms=moment) for file in staged)
+        return {(index.partition, slice_.key): one for index, one in zip(indexes, files, strict=True)}
 
     def _check_unique(self, table: Snapshot, old: Sequence[FileKeys], new: Sequence[FileKeys]) -> None:
         assert self.tally is not None
@@ -232,15 +248,16 @@ class Filling:
             self.tally.add(np.setdiff1d(come, lost))
             self.tally.add(come[:0] if len(np.unique(come)) == len(come) else np.repeat(come[:1], 2))
         if repeated := self.tally.repeated():
-            what = "the record index cannot be built: keys are in two file groups"
+            what = "an index of rows cannot be built: keys are in two file groups"
             if old:
                 todo = "They may have moved while it was built. Run again, while less is written."
                 raise ConflictError(what, path=table.storage.base_path, found=plural(repeated, "row"), todo=todo)
-            todo = "Run with --create, and --indexes without record_index: such a table cannot have this index."
+            todo = "Run with --create, and --indexes without record_index: such a table cannot have an index of rows."
             raise UnsupportedError(what, path=table.storage.base_path, found=plural(repeated, "row"), todo=todo)
 
 
 _SEED = 47
+_KEYS = RowIndex()
 
 
 def _hashed(storage: Storage, of: Sequence[FileKeys]) -> Hashes:

@@ -20,7 +20,12 @@ from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
 from phantombase.timeline.instants.clock_check import Zone, ZoneVerdict, described, zone_todo
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import read_heartbeat
-from phantombase.timeline.metadata_table.record_index import is_global, missing_entries
+from phantombase.timeline.metadata_table.record_index import (
+    followed_indexes,
+    is_global,
+    missing_entries,
+    taken_out_indexes,
+)
 from phantombase.timeline.metadata_table.records.keys import upkeep
 from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table
 from phantombase.timeline.terminal.text_table import human_duration
@@ -44,7 +49,8 @@ class HudiSigns:
     names of their commits, earliest first: True for phantombase's, None if the commit cannot be read. `silent`: pending
     delta commits without any heartbeat. `traces`: of Hudi executors at pending compactions. `zone`: the time zone of
     the writers compared with that of this process; `zone_shown`: the evidence. `in_utc`: the table's own setting.
-    `one_record_index`: as `has_one_record_index`; `missing_entries`: see there."""
+    `one_record_index`: as `has_one_record_index`; `missing_entries`: see there. `taken_out`: secondary indexes that
+    phantombase has taken out; `followed`: those that its writes keep true."""
 
     version: int
     metadata_partitions: tuple[str, ...]
@@ -58,6 +64,8 @@ class HudiSigns:
     in_utc: bool = False
     one_record_index: bool = False
     missing_entries: str = ""
+    taken_out: tuple[str, ...] = ()
+    followed: tuple[str, ...] = ()
 
 
 def find_hudi_signs(table: Snapshot, later: Timeline | None = None) -> HudiSigns:
@@ -91,6 +99,8 @@ def find_hudi_signs(table: Snapshot, later: Timeline | None = None) -> HudiSigns
         in_utc=config.utc_timezone,
         one_record_index=not missing and is_global(table),
         missing_entries=missing,
+        taken_out=taken_out_indexes(table),
+        followed=tuple(followed_indexes(table)),
     )
 
 
@@ -154,6 +164,14 @@ def _metadata_table(seen: HudiSigns) -> Iterator[Finding]:
             found=seen.missing_entries,
             todo=BUILD_AGAIN,
         )
+    if seen.taken_out:
+        yield Finding(
+            name="secondary-index",
+            severity=Severity.INFO,
+            what="secondary indexes were taken out, since a write could not keep them true: queries read all files",
+            found=", ".join(seen.taken_out),
+            todo="`compactor-daemon metadata TABLE --create` builds them again.",
+        )
     try:
         dropped = upkeep(
             seen.metadata_partitions,
@@ -161,6 +179,7 @@ def _metadata_table(seen: HudiSigns) -> Iterator[Finding]:
             moves_rows=True,
             where="",
             knows_keys=seen.one_record_index,
+            followed=seen.followed,
         ).dropped
     except UnsupportedError as error:
         yield Finding(

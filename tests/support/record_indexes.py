@@ -14,6 +14,8 @@ import pyarrow as pa
 from phantombase import writer
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.metadata_table.read import read_entries
+from phantombase.timeline.metadata_table.records.entries import entry_keys
+from phantombase.timeline.metadata_table.records.keys import RowIndex
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.write.writer import Writer
@@ -41,6 +43,18 @@ def indexed_places(path: Path) -> Places:
     """What the record index says, as phantombase reads it."""
     entries = read_entries(Table.open(str(path)), "record_index")
     return {key: _place(record["recordIndexMetadata"]) for key, record in entries}
+
+
+def secondary_entries(path: Path, partition: str) -> set[str]:
+    """The keys of the entries of a secondary index."""
+    return {key for key, _ in read_entries(Table.open(str(path)), partition)}
+
+
+def true_secondary(path: Path, column: str) -> set[str]:
+    """What they must be, by the rows."""
+    found = read_table(Table.open(str(path))).select(["_hoodie_record_key", column])
+    key, value = (found.column(number).combine_chunks() for number in range(2))
+    return set(entry_keys(RowIndex(partition="", column=column), key, value).to_pylist())
 
 
 def hudi_places(judge: Judge, path: Path) -> Places:

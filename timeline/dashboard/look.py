@@ -170,7 +170,7 @@ def of_metadata(table: Table, seen: Snapshot, facts: TableFacts) -> Iterator[Fin
         yield Finding(
             name="metadata-index",
             severity=Severity.DANGER,
-            what="an index of the metadata table lacks files: what Hudi reads or writes by it fails",
+            what="an index of the metadata table is damaged: what Hudi reads or writes by it fails or is wrong",
             found=f"{index}: {why}",
             todo=f"`compactor-daemon metadata TABLE --rebuild --indexes {index}` builds it again.",
         )

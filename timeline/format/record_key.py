@@ -17,7 +17,7 @@ different ways. Hence `KeySplit`: each table version uses the rule of the Hudi r
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -201,6 +201,14 @@ def looks_like_bucket(file_id: str) -> bool:
     """Whether an id is probably a bucket's: its number is below 100000, which only 2 of 100 000 random ids have."""
     bucket = bucket_of_file_id(file_id)
     return bucket is not None and bucket < 100_000
+
+
+def refuse_buckets(file_ids: Collection[str], what: str, where: str, todo: str) -> None:
+    """UnsupportedError if half of the file ids look like a bucket's: a random one does in 2 of 100 000 cases."""
+    buckets = sum(map(looks_like_bucket, file_ids))
+    if buckets and 2 * buckets >= len(file_ids):
+        found = f"{buckets} of {len(file_ids)} file ids begin with the number of a bucket"
+        raise UnsupportedError(what, path=where, expected="file groups that are not buckets", found=found, todo=todo)
 
 
 def is_nonblocking_bucket(file_id: str) -> bool:

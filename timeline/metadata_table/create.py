@@ -13,7 +13,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -34,10 +34,10 @@ from ..storage.folders import METADATA_FOLDER
 from ..table.in_progress import READ_INSIDE, Guard, check_lock, exclusive, regardless
 from ..table.table import Table, open_metadata_table
 from .index_logs import IndexLog
-from .record_index import mark_global_keys
+from .record_index import keep_definitions, mark_global_keys, put_definitions, take_out_definitions
 from .records.entries import encoder, new_schema
 from .records.hfile import encode_hfile
-from .records.keys import FILES, files_records, new_file_ids
+from .records.keys import FILES, RowIndex, files_records, new_file_ids
 from .valid_instants import ARTIFICIAL
 
 _log = get_logger()
@@ -63,6 +63,27 @@ def drop_within(table: Table, why: str) -> Table:
         table.storage.delete_folder(METADATA_FOLDER)
         _log.warning("metadata_table_dropped", table=table.storage.base_path, why=why)
     return table.snapshot(cached=False)
+
+
+def take_out(table: Table, names: Collection[str]) -> None:
+    """Takes partitions out of the metadata table; `table`: of a section. LockError: see `save_partitions`."""
+    take_out_definitions(table.storage, names)
+    save_partitions(table, table.config.without_metadata_partitions(names))
+
+
+def save_built(table: Table, config: TableConfig, indexes: Sequence[RowIndex]) -> None:
+    """Saves settings that name built partitions, then puts the definitions of the secondary ones of the `indexes`:
+    from then on Hudi's readers use them. `table`: of a section. LockError: the lock was lost. If that was before,
+    others may have written without an entry: the definitions are removed again; see `save_partitions`."""
+    secondary = [one for one in indexes if one.column]
+    keep_definitions(table.storage, secondary)
+    save_partitions(table, config)
+    put_definitions(table.storage, None, "", secondary)
+    try:
+        check_lock(table)
+    except LockError:
+        take_out_definitions(regardless(table).storage, [one.partition for one in secondary])
+        raise
 
 
 def save_partitions(table: Table, config: TableConfig) -> None:

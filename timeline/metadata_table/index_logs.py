@@ -39,9 +39,9 @@ from ..storage.contract import Storage
 from ..storage.staged_file import staged_output
 from ..table.table import Table, open_metadata_table
 from .read import open_slices
-from .records.entries import encoder, file_groups_of, location
+from .records.entries import encoder, file_groups_of, location, secondary_record
 from .records.hfile import encode_columns
-from .records.keys import RECORD_INDEX
+from .records.keys import RECORD_INDEX, RowIndex
 
 _SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("deleted", pa.bool_(), nullable=False)])
 _BATCH_ROWS = 1 << 16
@@ -72,13 +72,15 @@ class FileKeys:
 class RecordedKeys:
     """The keys of a write or clustering. `memory_limit`: bytes that making log files of them takes approximately.
     `folder`: where these are staged. `replaced`: keys of file groups that the write replaces. For a key in both, the
-    entry in `files` counts. `made`: log files that were made of these keys already."""
+    entry in `files` counts. `made`: log files that were made of these keys already. `index`: of a secondary index the
+    keys are those of its entries."""
 
     files: tuple[FileKeys, ...]
     memory_limit: int
     folder: str
     replaced: tuple[FileKeys, ...] = ()
     made: IndexLogs | None = None
+    index: RowIndex = RowIndex()
 
     @property
     def ordered(self) -> tuple[FileKeys, ...]:
@@ -92,15 +94,31 @@ def stage_keys(
     storage: Storage, group: tuple[str, str], path: str, added: Iterable[pa.Array], deleted: Iterable[pa.Array]
 ) -> FileKeys:
     """Stages the keys of one file. `group`: partition and file id. StorageError: see `staged_output`."""
-    count, size = 0, 0
-    with staged_output(storage, path) as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
+    with StagedKeys(storage, path) as file:
         for gone, arrays in ((False, added), (True, deleted)):
             for keys in arrays:
-                flags = pa.repeat(pa.scalar(gone), len(keys))
-                table = pa.Table.from_arrays([keys.cast(pa.string()), flags], schema=_SCHEMA)
-                stream.write_table(table, max_chunksize=_BATCH_ROWS)
-                count, size = count + len(keys), size + keys.nbytes
-    return FileKeys(partition=group[0], file_id=group[1], path=path, count=count, size=size)
+                file.add(keys, gone=gone)
+    return file.done(group)
+
+
+class StagedKeys(ExitStack):
+    """A file of staged keys while it is written. StorageError: see `staged_output`."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        super().__init__()
+        self._path, self._count, self._size = path, 0, 0
+        output = self.enter_context(staged_output(storage, path))
+        self._stream = self.enter_context(pa.ipc.new_stream(output, _SCHEMA))
+
+    def add(self, keys: pa.Array, *, gone: bool = False) -> None:
+        """Adds keys; `gone`: that are deleted."""
+        table = pa.Table.from_arrays([keys.cast(pa.string()), pa.repeat(pa.scalar(gone), len(keys))], schema=_SCHEMA)
+        self._stream.write_table(table, max_chunksize=_BATCH_ROWS)
+        self._count, self._size = self._count + len(keys), self._size + keys.nbytes
+
+    def done(self, group: tuple[str, str]) -> FileKeys:
+        """The written file, after it was closed."""
+        return FileKeys(partition=group[0], file_id=group[1], path=self._path, count=self._count, size=self._size)
 
 
 _LONGEST_KEY = (1 << 15) - 1
@@ -204,9 +222,9 @@ class IndexLogs:
     logs: tuple[IndexLog, ...]
 
 
-def index_file_groups(table: Table) -> tuple[str, ...]:
-    """The file ids of a data table's record index, in the order of their numbers. MalformedError: there is none."""
-    return tuple(s.file_id for s in open_slices(open_metadata_table(table), RECORD_INDEX))
+def index_file_groups(table: Table, partition: str = RECORD_INDEX) -> tuple[str, ...]:
+    """The file ids of an index of a data table, in the order of their numbers. MalformedError: there is none."""
+    return tuple(s.file_id for s in open_slices(open_metadata_table(table), partition))
 
 
 def stage_index_logs(
@@ -214,25 +232,29 @@ def stage_index_logs(
 ) -> IndexLogs:
     """Stages the log files; repeatable. `schema_text`: of the metadata table. `file_ids`: of the index; None: those
     that it has. MissingFileError: no such folder."""
-    file_ids, storage = index_file_groups(table) if file_ids is None else file_ids, table.storage
-    ordered, values = keys.ordered, _locations(table, instant, keys, schema_text)
+    file_ids, storage = file_ids or index_file_groups(table, keys.index.partition), table.storage
+    values = _values(table, instant, keys, schema_text)
     bounds = LogBounds.of(keys, len(file_ids), _longest(values), is_file_system=storage.is_file_system)
     logs: list[IndexLog] = []
     for first in range(0, len(file_ids), bounds.files):
         some = range(first, min(first + bounds.files, len(file_ids)))
-        with _Files(table, instant, schema_text, keys.folder) as files:
-            for portion in _portions(storage, ordered, bounds, len(file_ids), some):
+        with _Files(table, instant, schema_text, keys) as files:
+            for portion in _portions(storage, keys, bounds, len(file_ids), some):
                 files.add(portion, values)
         logs += files.logs(file_ids)
     return IndexLogs(file_ids=file_ids, logs=tuple(logs))
 
 
-def _locations(table: Table, instant: str, keys: RecordedKeys, schema_text: str) -> pa.BinaryArray:
+def _values(table: Table, instant: str, keys: RecordedKeys, schema_text: str) -> pa.BinaryArray:
     """The encoded entry of the keys of each file, in the order of `keys.ordered`."""
     encode, found = encoder(schema_text), list[bytes]()
     for one in keys.ordered:
-        moment = table.times.milliseconds(instant) if one.written_ms is None else one.written_ms
-        found.append(encode(("", location(one.partition, one.file_id, moment)))[1])
+        if keys.index.column:
+            record = secondary_record()
+        else:
+            moment = table.times.milliseconds(instant) if one.written_ms is None else one.written_ms
+            record = location(one.partition, one.file_id, moment)
+        found.append(encode(("", record))[1])
     return pa.array(found, pa.binary())
 
 
@@ -248,13 +270,14 @@ def stage_index_bases(
     groups at a time, which are read again for the next ones, and the content of one base file several times.
     UnsupportedError: a base file would be too large."""
     storage, count, ordered = table.storage, len(file_ids), keys.ordered
-    values = _locations(table, "", keys, schema_text)
+    index, values = keys.index, _values(table, "", keys, schema_text)
     longest = _longest(values)
     bounds = LogBounds.of(keys, count, longest, is_file_system=storage.is_file_system)
     held = sum(k.size + _KEY_BYTES * k.count for k in ordered)
     groups = min(count, max(1, count * min(keys.memory_limit // 3, _CONTENT_BYTES) // (held + 1)))
     for first in range(0, count, groups):
-        portions = list(_portions(storage, ordered, bounds, count, range(first, min(first + groups, count))))
+        some = range(first, min(first + groups, count))
+        portions = list(_portions(storage, keys, bounds, count, some))
         if not portions:
             continue
         rows = pa.concat_tables(portions).select(["group", "key", "file"])
@@ -264,7 +287,7 @@ def stage_index_bases(
         sizes = np.bincount(group, texts) + entries * (longest + _ENTRY_BYTES)
         if sizes.max() > _CONTENT_BYTES:  # before `take`, which makes one array
             raise UnsupportedError(
-                "a file group of the record index would be too large",
+                f"a file group of {index.partition} would be too large",
                 path=storage.base_path,
                 expected=f"base files of at most {_CONTENT_BYTES} bytes",
                 found=f"{int(sizes.max())} bytes, of {entries[sizes.argmax()]} keys",
@@ -281,21 +304,20 @@ def stage_index_bases(
             content = encode_columns(binary, values.take(flat(own.column("file"))), info)
             path = f"{keys.folder}/{uuid.uuid4().hex}{STAGED_INDEX}"
             file_id = file_ids[int(group[order[start]])]
-            yield IndexLog(file_id=file_id, path=path, size=len(content), entries=len(own)), content
+            base = IndexLog(partition=index.partition, file_id=file_id, path=path, size=len(content), entries=len(own))
+            yield base, content
 
 
-def _portions(
-    storage: Storage, keys: Sequence[FileKeys], bounds: LogBounds, count: int, some: range
-) -> Iterator[pa.Table]:
+def _portions(storage: Storage, keys: RecordedKeys, bounds: LogBounds, count: int, some: range) -> Iterator[pa.Table]:
     """Keys of some file groups of the index: group, key, whether it is deleted, number of the file."""
     held: list[pa.Table] = []
     rows, size = 0, 0
-    paths = [k.path for k in keys]
+    paths = [k.path for k in keys.ordered]
     opened = partial(opened_keys, storage)
     sources = map(opened, paths) if storage.is_file_system else prefetched(paths, opened, bounds.ahead)
     for number, (path, source) in enumerate(zip(paths, sources, strict=True)):
         for batch, deleted in read_keys(source, path):
-            group = pa.array(file_groups_of(batch, count))
+            group = pa.array(file_groups_of(keys.index, batch, count))
             file = pa.repeat(pa.scalar(number, pa.int64()), len(batch))
             table = pa.table({"group": group, "key": batch, "deleted": deleted, "file": file})
             if len(some) < count:
@@ -312,9 +334,10 @@ def _portions(
 class _Files(ExitStack):
     """The log files of some file groups while they are written."""
 
-    def __init__(self, table: Table, instant: str, schema_text: str, folder: str) -> None:
+    def __init__(self, table: Table, instant: str, schema_text: str, keys: RecordedKeys) -> None:
         super().__init__()
-        self._storage, self._instant, self._schema, self._folder = table.storage, instant, schema_text, folder
+        self._storage, self._instant, self._schema = table.storage, instant, schema_text
+        self._folder, self._partition = keys.folder, keys.index.partition
         self._old = not table.layout.has_completion_times
         self._open: dict[int, tuple[str, IO[bytes]]] = {}
         self._entries: dict[int, int] = {}
@@ -339,7 +362,7 @@ class _Files(ExitStack):
             content = encode_columns(keys, values.take(flat(there.column("file"))), {"schema": self._schema.encode()})
             file.writelines(hfile_block(content, instant=self._instant, schema_text=self._schema))
         if gone.num_rows:
-            paths = pa.repeat(pa.scalar(RECORD_INDEX), gone.num_rows)
+            paths = pa.repeat(pa.scalar(self._partition), gone.num_rows)
             keys, text = flat(gone.column("key")), self._schema
             file.writelines(delete_block(keys, paths, (), instant=self._instant, schema_text=text, hudi_0x=self._old))
         self._entries[group] = self._entries.get(group, 0) + rows.num_rows
@@ -355,5 +378,9 @@ class _Files(ExitStack):
         for group, (path, _) in sorted(self._open.items()):
             entry = self._storage.find(path)
             yield IndexLog(
-                file_id=file_ids[group], path=path, size=entry.size if entry else 0, entries=self._entries[group]
+                partition=self._partition,
+                file_id=file_ids[group],
+                path=path,
+                size=entry.size if entry else 0,
+                entries=self._entries[group],
             )

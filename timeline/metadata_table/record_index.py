@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MalformedError, MissingFileError
 from ..format.file_name import parse_data_file
@@ -26,8 +26,11 @@ from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import METADATA_FOLDER, RECORDS
 from ..storage.snapshot import SnapshotStorage
 from ..table.table import Snapshot, Table, open_metadata_table
-from .records.keys import COLUMN_STATS, RECORD_INDEX
+from .records.keys import COLUMN_STATS, RECORD_INDEX, SECONDARY_INDEX, RowIndex, new_file_ids
 from .valid_instants import ARTIFICIAL, refuse_uncompleted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"
 
@@ -52,22 +55,132 @@ def definitions_in(content: bytes | None) -> dict[str, Any]:
         raise MalformedError("damaged index definitions", path=INDEX_DEFINITIONS, found=str(error)) from error
 
 
-def put_definitions(storage: Storage, columns: Sequence[str] | None, version: str, *, record_index: bool) -> None:
+def put_definitions(storage: Storage, columns: Sequence[str] | None, version: str, indexes: Sequence[RowIndex]) -> None:
     """Adds the definitions of built indexes to `INDEX_DEFINITIONS`, as Hudi 1.x has them. `columns`: with statistics,
     None: no such index; `version`: how these are stored. MalformedError: damaged definitions."""
     definitions = definitions_in(stored_definitions(storage))
     if columns is not None:
         definitions[COLUMN_STATS] = _definition(COLUMN_STATS, COLUMN_STATS, columns, {}, version)
-    if record_index:
-        definitions[RECORD_INDEX] = _definition(RECORD_INDEX, "", (), {"isPartitioned": "false"}, "V1")
-    if columns is not None or record_index:
-        storage.overwrite(INDEX_DEFINITIONS, json.dumps({"indexDefinitions": definitions}, indent=2).encode())
+    definitions |= {one.partition: _of_rows(one) for one in indexes}
+    if columns is not None or indexes:
+        storage.overwrite(INDEX_DEFINITIONS, _encoded(definitions))
+        if any(one.column for one in indexes):
+            _save_absent(storage, definitions_in(_stored(storage, _ABSENT)), definitions)
+
+
+_ABSENT = f"{RECORDS}/secondary_indexes"
+"""Definitions of secondary indexes that phantombase took out or began to build, in the form of `INDEX_DEFINITIONS`."""
+
+
+def known_definitions(storage: Storage) -> dict[str, Any]:
+    """The definitions of indexes, also of secondary indexes that phantombase has taken out. MalformedError: damaged
+    definitions."""
+    return definitions_in(_stored(storage, _ABSENT)) | definitions_in(stored_definitions(storage))
+
+
+def keep_definitions(storage: Storage, indexes: Sequence[RowIndex]) -> None:
+    """Keeps the definitions of secondary indexes that are to be made visible, for the run after a death."""
+    if indexes:
+        absent = definitions_in(_stored(storage, _ABSENT)) | {one.partition: _of_rows(one) for one in indexes}
+        _save_absent(storage, absent, definitions_in(stored_definitions(storage)))
+
+
+def take_out_definitions(storage: Storage, names: Collection[str]) -> None:
+    """Removes the definitions of secondary indexes, by which Hudi's readers look values up even if hoodie.properties
+    does not name the index any more (1.2.0, seen). They are kept for a run that builds the index again. Call it before
+    the index leaves hoodie.properties. MalformedError: damaged definitions."""
+    there = definitions_in(stored_definitions(storage))
+    gone = {name: one for name, one in there.items() if name in names and name.startswith(SECONDARY_INDEX)}
+    if gone:
+        left = {name: one for name, one in there.items() if name not in gone}
+        _save_absent(storage, definitions_in(_stored(storage, _ABSENT)) | gone, left)
+        storage.overwrite(INDEX_DEFINITIONS, _encoded(left))
+
+
+def undefined_secondary(table: Table) -> tuple[str, ...]:
+    """The secondary indexes that hoodie.properties names and nothing defines: a process died in between. No reader uses
+    them, and no writer updates them. MalformedError: damaged definitions."""
+    named = [name for name in table.config.built_metadata_partitions if name.startswith(SECONDARY_INDEX)]
+    return tuple(name for name in named if name not in definitions_in(stored_definitions(table.storage)))
+
+
+def taken_out_indexes(table: Table) -> tuple[str, ...]:
+    """The secondary indexes that phantombase has taken out. MalformedError: damaged definitions."""
+    if not table.layout.has_completion_times:
+        return ()
+    absent = definitions_in(_stored(table.storage, _ABSENT))
+    return tuple(sorted(absent.keys() - table.config.metadata_partitions))
+
+
+def secondary_signs(table: Table) -> dict[str, str]:
+    """The secondary indexes that no write updates, and why. MalformedError: damaged definitions."""
+    found = dict.fromkeys(undefined_secondary(table), f"{INDEX_DEFINITIONS} does not define it, so no write updates it")
+    if table.layout.has_completion_times and table.config.metadata_partitions:
+        for name in definitions_in(stored_definitions(table.storage)):
+            is_named = not name.startswith(SECONDARY_INDEX) or name in table.config.metadata_partitions
+            if not is_named and listed_if_there(table.storage, f"{METADATA_FOLDER}/{name}"):
+                found[name] = "hoodie.properties does not name it, so no write updates it, but Hudi's queries use it"
+    return found
+
+
+def followed_indexes(table: Table) -> dict[str, tuple[RowIndex, pa.DataType]]:
+    """The secondary indexes that a write can keep true, and the types of their columns. MalformedError: damaged
+    definitions."""
+    named = [name for name in table.config.built_metadata_partitions if name.startswith(SECONDARY_INDEX)]
+    seen = table.with_timeline(table.load_timeline()) if named else None
+    if seen is None or not seen.timeline.completed_writes or (schema := seen.newest_schema()).evolved is not None:
+        return {}
+    from .records.entries import cannot_index_column  # late: it takes pyarrow
+
+    definitions = definitions_in(stored_definitions(table.storage))
+    found = ((name, secondary_index_in(definitions, name)) for name in named)
+    return {
+        name: (index, schema.arrow.field(index.column).type)
+        for name, index in found
+        if index is not None and not cannot_index_column(schema.arrow, index.column) and _is_whole(table.storage, index)
+    }
+
+
+def _is_whole(storage: Storage, index: RowIndex) -> bool:
+    """Whether the file groups of a secondary index are numbered from 0: their number decides where an entry is."""
+    ids = sorted(_file_ids(storage, index.partition))
+    return bool(ids) and ids == list(new_file_ids(index.partition, len(ids)))
+
+
+def _save_absent(storage: Storage, absent: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+    """Saves those of the `absent` definitions that are not `there`."""
+    if kept := {name: one for name, one in absent.items() if name not in there}:
+        storage.overwrite(_ABSENT, _encoded(kept))
+    else:
+        storage.delete(_ABSENT)
+
+
+def _encoded(definitions: Mapping[str, Any]) -> bytes:
+    return json.dumps({"indexDefinitions": definitions}, indent=2).encode()
+
+
+def _of_rows(index: RowIndex) -> dict[str, Any]:
+    if not index.column:
+        return _definition(RECORD_INDEX, "", (), {"isPartitioned": "false"}, "V1")
+    return _definition(index.partition, "identity", (index.column,), {}, "V2" if index.by_value else "V1")
+
+
+def secondary_index_in(definitions: Mapping[str, Any], partition: str) -> RowIndex | None:
+    """A secondary index as it is defined; None: it is not, or not for one column as it is."""
+    found = definitions.get(partition, {})
+    fields = found.get("sourceFields")
+    if not partition.startswith(SECONDARY_INDEX) or not isinstance(fields, list) or len(fields) != 1:
+        return None
+    if found.get("indexFunction") != "identity" or not isinstance(fields[0], str):
+        return None
+    return RowIndex(partition=partition, column=fields[0], by_value=found.get("version", "V1") != "V1")
 
 
 def _definition(
     name: str, function: str, fields: Sequence[str], options: Mapping[str, str], version: str
 ) -> dict[str, Any]:
-    named = {"indexName": name, "indexType": name, "indexFunction": function}
+    kind = "secondary_index" if name.startswith(SECONDARY_INDEX) else name
+    named = {"indexName": name, "indexType": kind, "indexFunction": function}
     return {**named, "sourceFields": list(fields), "indexOptions": dict(options), "version": version}
 
 
@@ -182,17 +295,21 @@ def mark_global_keys(table: Table) -> None:
         table.storage.put_if_absent(GLOBAL_KEYS_MARK, b"")
 
 
-def _file_ids(storage: Storage) -> set[str]:
-    return {name.file_id for e in _files(storage) if (name := parse_data_file(e.name)) is not None}
+def _file_ids(storage: Storage, partition: str = RECORD_INDEX) -> set[str]:
+    return {name.file_id for e in _files(storage, partition) if (name := parse_data_file(e.name)) is not None}
 
 
-def _files(storage: Storage) -> list[Entry]:
-    return [e for e in listed_if_there(storage, f"{METADATA_FOLDER}/{RECORD_INDEX}") or () if not e.is_folder]
+def _files(storage: Storage, partition: str = RECORD_INDEX) -> list[Entry]:
+    return [e for e in listed_if_there(storage, f"{METADATA_FOLDER}/{partition}") or () if not e.is_folder]
 
 
 def stored_definitions(storage: Storage) -> bytes | None:
     """The content of `INDEX_DEFINITIONS`; None: there is no such file."""
+    return _stored(storage, INDEX_DEFINITIONS)
+
+
+def _stored(storage: Storage, path: str) -> bytes | None:
     try:
-        return storage.read(INDEX_DEFINITIONS)
+        return storage.read(path)
     except MissingFileError:
         return None

@@ -7,30 +7,45 @@ forget            in the lock, before an uncompleted instant is removed from the
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from ..errors import MalformedError, MissingFileError
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..codec.avro_schema import RECORD_KEY
+from ..codec.columns import flat
+from ..errors import MalformedError, MissingFileError, UnsupportedError
 from ..event_log import get_logger
-from ..format.commit_metadata import LEDGER, CommitMetadata
+from ..format.commit_metadata import CLUSTER, LEDGER, CommitMetadata
 from ..format.file_name import BaseFileName, parse_data_file
+from ..format.instant import State
 from ..format.ledger import expired_rows
-from ..table.table import Table, open_metadata_table
+from ..instants.reserved_times import STAGED_INDEX
+from ..merge.rule import SliceRules
+from ..merge.slice_stream import SliceStream
+from ..merge.table_rules import slice_rules
+from ..storage.contract import Storage
+from ..table.table import Snapshot, Table, open_metadata_table
+from ..view.view import FileSlice, GroupKey, TableView
 from . import commit
 from .commit import EncodedRecords, commit_records, newest_schema
-from .create import save_partitions
-from .index_logs import IndexLogs, RecordedKeys, index_file_groups, stage_index_logs
+from .create import take_out
+from .index_logs import IndexLogs, RecordedKeys, StagedKeys, cannot_hold, index_file_groups, stage_index_logs
 from .measure import Measure, Measured, index_records
 from .read import read_entries
-from .record_index import has_one_record_index, missing_entries
-from .records.entries import encoder
+from .record_index import followed_indexes, has_one_record_index, missing_entries
+from .records.entries import encoder, entry_keys, file_groups_of
 from .records.keys import (
     BLOOM_FILTERS,
     FILES,
     PARTITION_STATS,
     RECORD_INDEX,
     MetadataRecord,
+    RowIndex,
     Sizes,
     Upkeep,
     being_built,
@@ -52,7 +67,7 @@ class Change:
     newest rows, as commits record it; None: record nothing about their content. `measured`: ranges of the files that
     are known already. `removed`: of a clean, names of the removed files, by partition, and removed partitions; a clean
     adds no files. `keys`: of a write or clustering, the keys that its files add and delete; a text: why they are
-    unknown."""
+    unknown. `replaced`: file groups that it replaces. `same_rows`: see `upkeep`."""
 
     instant: str
     files: Sizes
@@ -62,6 +77,8 @@ class Change:
     removed: Mapping[str, Sequence[str]] = field(default_factory=dict)
     removed_partitions: Collection[str] = frozenset()
     keys: RecordedKeys | str = NOT_FOLLOWED
+    replaced: frozenset[GroupKey] = frozenset()
+    same_rows: bool = False
 
     @property
     def knows_keys(self) -> bool:
@@ -77,21 +94,25 @@ class Change:
             moves_rows=not metadata.compacted or bool(expired_rows(metadata.extra_metadata.get(LEDGER), instant)),
             schema_text=metadata.extra_metadata["schema"],
             measured=measured,
+            replaced=metadata.replaced_groups,
+            same_rows=metadata.operation_type == CLUSTER,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
     """The update of the metadata table. `upkeep`, `measure`: the partitions and columns that it was prepared for.
-    `dropped`: partitions that are removed, also if a file lacks the content that they need. `index`: the log files of
-    the record index, if it is kept and keys change their location."""
+    `dropped`: partitions that are removed, also if a file lacks the content that they need. `logs`: the log files of
+    indexes of rows that are kept, by partition, if their entries change. `completed`: what was, if a secondary index is
+    kept."""
 
     upkeep: Upkeep
     measure: Measure | None
     dropped: tuple[str, ...]
     records: EncodedRecords
     schema_text: str
-    index: IndexLogs | None = None
+    logs: Mapping[str, IndexLogs] = field(default_factory=dict)
+    completed: frozenset[tuple[str, str]] = frozenset()
 
 
 def with_index_logs(table: Table, instant: str, keys: RecordedKeys) -> RecordedKeys:
@@ -134,13 +155,27 @@ def prepare(table: Table, change: Change) -> Update | None:
             if BLOOM_FILTERS in table.config.building_metadata_partitions:
                 raise being_built(BLOOM_FILTERS, table.storage.base_path)
             dropped = (*dropped, BLOOM_FILTERS)
-    index, keys = None, change.keys
+    logs, keys, completed = dict[str, IndexLogs](), change.keys, frozenset[tuple[str, str]]()
     if RECORD_INDEX in wanted.kept and isinstance(keys, RecordedKeys) and keys.ordered:
         index = keys.made
-        if index is None or not _fits(table, index):
+        if index is None or not _fits(table, {RECORD_INDEX: index}):
             index = stage_index_logs(table, change.instant, keys, schema_text)
+        logs[RECORD_INDEX] = index
+    if secondary := [one for name, one in _followed(table, change).items() if name in wanted.kept]:
+        completed = _completed(table)
+        for name, changed in _changed_entries(table, change, secondary).items():
+            if changed is None:
+                dropped = (*dropped, name)
+            elif any(one.count for one in changed.ordered):
+                logs[name] = stage_index_logs(table, change.instant, changed, schema_text)
     return Update(
-        upkeep=wanted, measure=measure, dropped=dropped, records=records, schema_text=schema_text, index=index
+        upkeep=wanted,
+        measure=measure,
+        dropped=dropped,
+        records=records,
+        schema_text=schema_text,
+        logs=logs,
+        completed=completed,
     )
 
 
@@ -152,12 +187,14 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
         return
     update = prepared
     now = _upkeep(table, change), _measure(table, change)
-    if update is None or (update.upkeep, update.measure) != now or not _fits(table, update.index):
+    # What rows were before the write may be different since another one was completed.
+    is_late = update is not None and bool(update.completed) and update.completed != _completed(table)
+    if update is None or is_late or (update.upkeep, update.measure) != now or not _fits(table, update.logs):
         update = prepare(table, change)
     assert update is not None
     if update.dropped:
         why = _why(table, change, update.dropped)
-        save_partitions(table, table.config.without_metadata_partitions(update.dropped))
+        take_out(table, update.dropped)
         _log.warning(
             "indexes_dropped",
             table=table.storage.base_path,
@@ -166,7 +203,7 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
             why=why,
             todo="A Hudi writer that has them enabled builds them again.",
         )
-    logs = () if update.index is None else update.index.logs
+    logs = [log for of in update.logs.values() for log in of.logs]
     commit_records(table, change.instant, update.records, update.schema_text, logs)
 
 
@@ -186,7 +223,9 @@ def forget(table: Table, instant: str) -> None:
         commit.forget(table, instant)
 
 
-def upkeep_of(table: Table, moves_rows: bool, *, knows_keys: bool = False) -> Upkeep:
+def upkeep_of(
+    table: Table, moves_rows: bool, *, knows_keys: bool = False, same_rows: bool = False, followed: Collection[str] = ()
+) -> Upkeep:
     """What a change means for each partition of the metadata table, see `upkeep`. UnsupportedError: see there."""
     config = table.config
     return upkeep(
@@ -195,16 +234,20 @@ def upkeep_of(table: Table, moves_rows: bool, *, knows_keys: bool = False) -> Up
         moves_rows=moves_rows,
         where=table.storage.base_path,
         knows_keys=knows_keys and has_one_record_index(table),
+        same_rows=same_rows,
+        followed=followed,
     )
 
 
 def _upkeep(table: Table, change: Change) -> Upkeep:
-    return upkeep_of(table, change.moves_rows, knows_keys=change.knows_keys)
+    followed = _followed(table, change)
+    known = change.knows_keys
+    return upkeep_of(table, change.moves_rows, knows_keys=known, same_rows=change.same_rows, followed=followed)
 
 
-def _fits(table: Table, index: IndexLogs | None) -> bool:
-    """Whether the record index has the file groups for which its log files were made."""
-    return index is None or index.file_ids == index_file_groups(table)
+def _fits(table: Table, logs: Mapping[str, IndexLogs]) -> bool:
+    """Whether indexes have the file groups for which log files were made."""
+    return all(index.file_ids == index_file_groups(table, name) for name, index in logs.items())
 
 
 def _measure(table: Table, change: Change) -> Measure | None:
@@ -227,3 +270,116 @@ def _other_types(table: Table, types: Mapping[str, str]) -> bool:
         _log.warning("partition_statistics_damaged", table=table.storage.base_path, error=str(error))
         return True
     return any(key in types and _value_type(record) not in (None, types[key]) for key, record in older)
+
+
+# Secondary indexes. As in Hudi, the rows of each file group that a write touches are compared with those before it.
+
+
+def _completed(table: Table) -> frozenset[tuple[str, str]]:
+    """What may have changed the value of a key: no compaction."""
+    return frozenset(i.identity for i in table.load_timeline().completed if i.family != "commit")
+
+
+def _followed(table: Table, change: Change) -> dict[str, RowIndex]:
+    """The secondary indexes whose entries before and after a write can be made: of a column whose type stays."""
+    if change.same_rows or change.schema_text is None or not change.knows_keys:
+        return {}
+    found, after = followed_indexes(table), table.schema(change.schema_text).arrow
+    types = dict(zip(after.names, after.types, strict=True)) if found else {}
+    return {name: index for name, (index, type_) in found.items() if types.get(index.column) == type_}
+
+
+def _changed_entries(table: Table, change: Change, indexes: Sequence[RowIndex]) -> dict[str, RecordedKeys | None]:
+    """The entries that come and go, staged, by index; None: an index cannot hold one, or the slices cannot be merged.
+    Memory: entries of a part of a file group, twice."""
+    keys, none, unheld = change.keys, ("", ""), set[str]()
+    assert isinstance(keys, RecordedKeys)
+    with ExitStack() as stack:
+
+        def staged() -> StagedKeys:
+            path = f"{keys.folder}/{uuid.uuid4().hex}{STAGED_INDEX}"
+            return stack.enter_context(StagedKeys(table.storage, path))
+
+        files = {one.partition: (staged(), staged()) for one in indexes}
+        try:
+            for number, come, gone in _differences(table, change, keys.memory_limit, indexes):
+                name = indexes[number].partition
+                files[name][0].add(come)
+                files[name][1].add(gone, gone=True)
+                if cannot_hold(come):
+                    unheld.add(name)
+        except (UnsupportedError, MalformedError) as error:
+            _log.warning("rows_not_compared", table=table.storage.base_path, error=str(error))
+            unheld.update(files)
+    return {
+        one.partition: None
+        if one.partition in unheld
+        else replace(keys, files=(added.done(none),), replaced=(gone.done(none),), made=None, index=one)
+        for one, (added, gone) in zip(indexes, files.values(), strict=True)
+    }
+
+
+def _differences(
+    table: Table, change: Change, memory_limit: int, indexes: Sequence[RowIndex]
+) -> Iterator[tuple[int, pa.StringArray, pa.StringArray]]:
+    """Entries that come, and that go, for the number of an index: some at a time."""
+    assert change.schema_text is not None
+    seen, written = table.with_timeline(table.load_timeline()), table.schema(change.schema_text)
+    now, others = seen.next_time(), [i for i in seen.timeline.instants if i.requested_time != change.instant]
+    mine = [replace(i, state=State.COMPLETED, completion_time=now) for i in seen.timeline.at(change.instant)]
+    instants = sorted([*others, *mine], key=lambda i: i.requested_time)
+    done = table.with_timeline(replace(seen.timeline, instants=tuple(instants)))
+    names = ((partition, parse_data_file(name)) for partition, of in change.files.items() for name in of)
+    touched = {(partition, name.file_id) for partition, name in names if name is not None}
+    groups = sorted(touched | change.replaced)
+    schema = seen.newest_schema() if seen.timeline.completed_writes else written
+    before, after = (
+        (_slices(of, seen, groups), replace(slice_rules(of, by), memory_bytes=memory_limit))
+        for of, by in ((seen, schema), (done, written))
+    )
+    for group in groups:
+        old, new = before[0].get(group), after[0].get(group) if group in touched else None
+        size = sum(file.size for side in (old, new) if side is not None for file in side.files)
+        parts = 1 + _SHARE * size // memory_limit
+        for part in range(parts):
+            lost = _entries(table.storage, old, before[1], indexes, (part, parts))
+            come = _entries(table.storage, new, after[1], indexes, (part, parts))
+            for number, (a, b) in enumerate(zip(lost, come, strict=True)):
+                yield number, _without(b, a), _without(a, b)
+
+
+def _without(some: pa.StringArray, others: pa.StringArray) -> pa.StringArray:
+    return some.filter(pc.invert(pc.is_in(some, value_set=others)))
+
+
+_SHARE = 4
+"""Entries of a file group may take this many times the bytes of its files."""
+
+
+def _slices(of: Snapshot, seen: Snapshot, groups: Collection[GroupKey]) -> dict[GroupKey, FileSlice]:
+    """What a reader of a state merges, in the partitions of these file groups. `seen`: before the write: no file group
+    that the write replaces is replaced."""
+    facts, found = seen.load_facts(), dict[GroupKey, FileSlice]()
+    for partition in sorted({partition for partition, _ in groups}):
+        own = of.views.partition_groups(partition, of.timeline, facts)
+        found |= {s.key: s for s in TableView(timeline=of.timeline, facts=facts, groups=own).slices()}
+    for group in groups:
+        if group in found:
+            found[group].check_whole(of.storage.base_path)
+    return found
+
+
+def _entries(
+    storage: Storage, slice_: FileSlice | None, rules: SliceRules, indexes: Sequence[RowIndex], part: tuple[int, int]
+) -> list[pa.StringArray]:
+    """The keys of the entries of a slice's rows, for each index; `part`: its number, and how many there are."""
+    held: list[list[pa.Array]] = [[] for _ in indexes]
+    columns = list(dict.fromkeys((RECORD_KEY, *(one.column for one in indexes))))
+    for batch in () if slice_ is None else SliceStream(storage, slice_, rules, columns).batches():
+        if part[1] > 1:
+            batch = batch.filter(
+                pa.array(file_groups_of(RowIndex(), flat(batch.column(RECORD_KEY)), part[1]) == part[0])
+            )
+        for index, own in zip(indexes, held, strict=True):
+            own.append(flat(entry_keys(index, batch.column(RECORD_KEY), batch.column(index.column))))
+    return [flat(pa.chunked_array(own, pa.string())) for own in held]

@@ -11,12 +11,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
+import numpy as np
+import pyarrow as pa
+
+from ..codec.avro_schema import RECORD_KEY
+from ..codec.columns import flat
+from ..codec.row_hash import hash_keys
 from ..errors import MissingFileError, PhantombaseError, TableChangedError
 from ..format.file_name import LogFileName, parse_data_file
 from ..format.layout import Slicing
 from ..format.log_block import BlockKind, scan_blocks
 from ..instants.timeline import Timeline
+from ..merge.slice_stream import SliceStream
+from ..merge.table_rules import slice_rules
 from ..storage.contract import Entry
 from ..storage.folders import join
 from ..table.table import Snapshot, Table, from_one_snapshot, open_metadata_table
@@ -24,8 +33,10 @@ from ..view.grouping import file_groups
 from ..view.log_blocks import visibility_of
 from ..view.view import ViewFacts
 from ..view.view_loader import StorageListing, needs_archive
-from .read import ListedFiles, load_metadata_view, read_files, slice_entries
-from .records.keys import FILES
+from .read import ListedFiles, load_metadata_view, read_entries, read_files, slice_entries
+from .record_index import followed_indexes, secondary_signs
+from .records.entries import entry_keys
+from .records.keys import FILES, SECONDARY_INDEX
 from .valid_instants import refuse_uncompleted, valid_instants
 
 _LOOKS = 5
@@ -85,12 +96,15 @@ def validate(table: Table, seen: Snapshot | None = None) -> Validation:
 
 def damaged_partitions(table: Table, *, contents: bool) -> dict[str, str]:
     """The partitions, besides `files`, that cannot be read or lack a file that a completed delta commit names, and why.
-    `contents`: every block of each file is read, with its checksums; otherwise only names and sizes are compared."""
-    found = dict[str, str]()
+    `contents`: every block of each file is read, with its checksums, and the entries of secondary indexes are compared
+    with the rows; otherwise only names and sizes are compared. Secondary indexes that no write updates are included."""
+    found = secondary_signs(table)
     for partition in table.config.built_metadata_partitions:
-        if partition != FILES:
+        if partition != FILES and partition not in found:
             try:
                 from_one_snapshot(partial(_read_through, table, partition, contents=contents))
+                if contents and partition.startswith(SECONDARY_INDEX) and (why := _other_entries(table, partition)):
+                    found[partition] = why
             except TableChangedError:
                 raise
             except PhantombaseError as error:
@@ -111,6 +125,52 @@ def _read_through(table: Table, partition: str, *, contents: bool) -> None:
     for slice_ in view.slices() if contents else ():
         for _ in slice_entries(metadata.storage, slice_, visibility, valid, keys=()):
             pass
+
+
+def _other_entries(table: Table, partition: str) -> str:
+    """How the entries of a secondary index differ from what the rows give; "": they do not, or the text of its column
+    is not known here. Memory: a batch of rows; compared are the number of entries and two sums of their hashes.
+    TableChangedError: the table changed at every try."""
+    for _ in range(_LOOKS):
+        before = table.snapshot(cached=False)
+        before = before.with_timeline(before.timeline)
+        if (followed := followed_indexes(before).get(partition)) is None:
+            return ""
+        index, rules, rows, entries = followed[0], slice_rules(before, before.newest_schema()), _Sums(), _Sums()
+        for slice_ in before.load_view().slices():
+            slice_.check_whole(table.storage.base_path)
+            for batch in SliceStream(table.storage, slice_, rules, [RECORD_KEY, index.column]).batches():
+                rows.add(entry_keys(index, batch.column(RECORD_KEY), batch.column(index.column)))
+        keys = (key for key, _ in read_entries(before, partition))
+        while some := list(islice(keys, _AT_ONCE)):
+            entries.add(pa.array(some, pa.string()))
+        if entries == rows:
+            return ""
+        if table.load_timeline() == before.timeline:
+            return f"its {entries.count} entries are not those of the {rows.count} rows"
+    raise TableChangedError(
+        "the table changed at every try", path=table.storage.base_path, todo="Try again while less is written."
+    )
+
+
+_AT_ONCE = 1 << 16
+
+
+@dataclass
+class _Sums:
+    """The number of texts, and sums of their hashes."""
+
+    count: int = 0
+    sums: tuple[int, int] = (0, 0)
+
+    def add(self, texts: pa.Array) -> None:
+        self.count += len(texts)
+        hashed = (hash_keys(flat(texts), seed) for seed in _SEEDS)
+        first, second = (int(of.sum(dtype=np.uint64)) for of in hashed)
+        self.sums = (self.sums[0] + first) % _WORD, (self.sums[1] + second) % _WORD
+
+
+_SEEDS, _WORD = (1, 2), 1 << 64
 
 
 def _compare(table: Snapshot) -> Validation:

@@ -38,6 +38,7 @@ import fastavro
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ... import errors
 from ...codec.avro_container import parsed_schema
@@ -49,7 +50,7 @@ from ...format.log_decode import avro_values, content_of
 from ...format.log_deletes import decode_deletes
 from ...format.record_key import java_hashes
 from .hfile import HFile, encode_hfile, open_hfile
-from .keys import MetadataRecord
+from .keys import MetadataRecord, RowIndex
 
 RECORD_INDEX_TYPE = 5
 """Field `type` of a record."""
@@ -81,10 +82,53 @@ def location(partition: str, file_id: str, milliseconds: int) -> MetadataRecord:
     return {"type": RECORD_INDEX_TYPE, "recordIndexMetadata": place}
 
 
-def file_groups_of(keys: pa.StringArray, count: int) -> npt.NDArray[np.int64]:
+_SECONDARY_TYPE = 7
+_SPECIAL, _NULL = r"[\\$\x00]", "\0"
+_UP_TO_KEY = r"(?s)^((?:[^\\$]|\\.)*\$).*$"
+
+
+def entry_keys(index: RowIndex, keys: pa.StringArray, values: pa.Array) -> pa.StringArray:
+    """The keys of the entries of rows in a secondary index. `values`: of its column, of a type that `cannot_index`
+    accepts."""
+    text = values if pa.types.is_string(values.type) else _number(values).cast(pa.string())
+    value, key = (pc.replace_substring_regex(part, _SPECIAL, r"\\\0") for part in (text, keys.cast(pa.string())))
+    return pc.binary_join_element_wise(pc.fill_null(value, _NULL), key, "$")
+
+
+def file_groups_of(index: RowIndex, keys: pa.StringArray, count: int) -> npt.NDArray[np.int64]:
     """Which of the index's `count` file groups holds each key: by Java's hash, as `file_group_index`."""
-    hashed = java_hashes(keys).astype(np.uint32).view(np.int32).astype(np.int64)
-    return np.abs(hashed) % count
+    hashed = java_hashes(pc.replace_substring_regex(keys, _UP_TO_KEY, r"\1") if index.by_value else keys)
+    return np.abs(hashed.astype(np.uint32).view(np.int32).astype(np.int64)) % count
+
+
+def secondary_record() -> MetadataRecord:
+    """The record of each entry of a secondary index. An entry that is deleted has none, as in the record index."""
+    return {"type": _SECONDARY_TYPE, "SecondaryIndexMetadata": {"isDeleted": False}}
+
+
+def _number(values: pa.Array) -> pa.Array:
+    """As Spark holds it: days of dates, microseconds of timestamps."""
+    if pa.types.is_integer(values.type):
+        return values
+    return values.cast(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
+
+
+def cannot_index_column(schema: pa.Schema, column: str) -> str:
+    """Why a secondary index of a column cannot be kept; empty: it can."""
+    found = [field.type for field in schema if field.name == column and column not in META_COLUMNS]
+    return cannot_index(found[0]) if found else "the table has no such column"
+
+
+def cannot_index(type_: pa.DataType) -> str:
+    """The same of a column of this type."""
+    of = pa.types
+    if of.is_string(type_) or of.is_integer(type_) or of.is_date32(type_):
+        return ""
+    if of.is_timestamp(type_) and type_.unit == "us":
+        return ""
+    if of.is_floating(type_):
+        return f"the text of a {type_} depends on the version of Java"
+    return f"Hudi has none of a {type_}"
 
 
 def new_schema(layout: Layout) -> str:

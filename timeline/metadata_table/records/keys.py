@@ -6,7 +6,7 @@
     partition_stats          column | partition            yes
     bloom_filters            partition | file              yes
     record_index             (by Java's hash)              by a write or clustering that knows its keys
-    secondary_index_*                                      no: it follows rows
+    secondary_index_*        value$key (`RowIndex`)        with the record index, if the values before are known
     expr_index_*                                           no: values of files that only Hudi can compute
 
 A partition that is not kept is removed from `hoodie.table.metadata.partitions`, as Hudi does when it disables an index:
@@ -37,7 +37,22 @@ PARTITION_STATS = "partition_stats"
 BLOOM_FILTERS = "bloom_filters"
 RECORD_INDEX = "record_index"
 _KEPT = frozenset({FILES, COLUMN_STATS, PARTITION_STATS, BLOOM_FILTERS})
-OF_ROWS = (RECORD_INDEX, "secondary_index_")
+SECONDARY_INDEX = "secondary_index_"
+"""How the names of secondary indexes begin."""
+OF_ROWS = (RECORD_INDEX, SECONDARY_INDEX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowIndex:
+    """An index with an entry for each row: the record index, or a secondary index of a `column`. The key of a secondary
+    entry is the value's text, $, the record key; both with a backslash before each backslash, $ and NUL; a null is NUL
+    alone. `by_value`: all entries of a value are in one file group, so a look-up opens one (version 2 of the index)."""
+
+    partition: str = RECORD_INDEX
+    column: str = ""
+    by_value: bool = False
+
+
 _FILE_GROUPS = {
     FILES: ("files", 1),
     COLUMN_STATS: ("col-stats", 2),
@@ -50,7 +65,7 @@ _FILE_GROUPS = {
 
 def new_file_ids(partition: str, count: int | None = None) -> tuple[str, ...]:
     """The file ids of a new partition. `count`: None: Hudi's default."""
-    name, usual = _FILE_GROUPS[partition]
+    name, usual = _FILE_GROUPS.get(partition, (partition.replace("_", "-"), 10))
     return tuple(f"{name}-{number:04}-0" for number in range(count or usual))
 
 
@@ -67,17 +82,28 @@ class Upkeep:
 
 
 def upkeep(
-    built: Collection[str], building: Collection[str], *, moves_rows: bool, where: str, knows_keys: bool = False
+    built: Collection[str],
+    building: Collection[str],
+    *,
+    moves_rows: bool,
+    where: str,
+    knows_keys: bool = False,
+    same_rows: bool = False,
+    followed: Collection[str] = (),
 ) -> Upkeep:
     """Decides about the partitions that are `built` or being built.
     `moves_rows`: false for compactions and log compactions: rows do not change their file group. `knows_keys`: the
-    change says which keys it adds and deletes, and the record index is global. UnsupportedError: an unknown partition;
-    one that cannot be kept while Hudi is building it, since its builder skips commits that the metadata table knows."""
+    change says which keys it adds and deletes, and the record index is global. `same_rows`: of a clustering: the values
+    of keys do not change. `followed`: secondary indexes of columns whose values can be compared before and after; Hudi
+    finds their rows by the record index. UnsupportedError: an unknown partition; one that cannot be kept while Hudi is
+    building it, since its builder skips commits that the metadata table knows."""
     kept, left, dropped = [], [], []
+    keeps_keys = moves_rows and knows_keys and RECORD_INDEX in built and RECORD_INDEX not in building
     for name in sorted({*built, *building}):
-        if name in _KEPT or (name == RECORD_INDEX and moves_rows and knows_keys and name not in building):
+        is_secondary = keeps_keys and name.startswith(SECONDARY_INDEX) and name not in building
+        if name in _KEPT or (name == RECORD_INDEX and keeps_keys) or (is_secondary and name in followed):
             kept.append(name)
-        elif name.startswith(OF_ROWS) and not moves_rows:
+        elif name.startswith(OF_ROWS) and (not moves_rows or (is_secondary and same_rows)):
             left.append(name)
         elif not name.startswith((*OF_ROWS, *_OF_FILES)):
             raise UnsupportedError(

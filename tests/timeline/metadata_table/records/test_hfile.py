@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from phantombase.timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from phantombase.timeline.metadata_table.records.entries import file_groups_of, location
 from phantombase.timeline.metadata_table.records.hfile import ENTRIES, encode_columns, encode_hfile, open_hfile
-from phantombase.timeline.metadata_table.records.keys import file_group_index
+from phantombase.timeline.metadata_table.records.keys import RowIndex, file_group_index
 from tests.support.golden_tables import unzip_golden
 from tests.support.metadata_tables import CRC32, CRC32C, GZ, NO_CHECKSUM, NONE, Style, hblock, hfile, trailer
 from tests.support.places import SEED
@@ -282,9 +282,9 @@ def test_the_file_group_is_by_javas_hash(count: int) -> None:
     """Also where it is the least number of 32 bits, whose absolute value Java takes for itself."""
     keys = [*HASHES, *(f"id:{n},name:ü{n}😀" for n in range(200))]
     assert {text: java(text) for text in HASHES} == HASHES
-    found = file_groups_of(pa.array(keys, pa.string()), count).tolist()
+    found = file_groups_of(RowIndex(), pa.array(keys, pa.string()), count).tolist()
     assert found == [abs(java(key)) % count for key in keys] == [file_group_index(key, count) for key in keys]
-    sliced = file_groups_of(pa.array(keys, pa.string()).slice(3, 5), count).tolist()
+    sliced = file_groups_of(RowIndex(), pa.array(keys, pa.string()).slice(3, 5), count).tolist()
     assert sliced == found[3:8]
 
 

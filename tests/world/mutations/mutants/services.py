@@ -175,7 +175,7 @@ _LATE = "late"
 _PURE = "clustering/choice"
 _TESTS = "clustering/cluster clustering/concurrent clustering/deaths clustering/decided"
 CLUSTERING: tuple[Mutant, ...] = (
-    (_CLUSTERING_CHOICE, "    _refuse_buckets(living, where)\n", "", _PURE),
+    ("timeline/format/record_key", "if buckets and 2 * buckets >= len(file_ids):", "if False:", _PURE),
     (_STANDING, "for g in view.living() if g.slices]", "for g in view.groups if g.slices]", _TESTS),
     (_CLUSTERING_CHOICE, "\"it has log files\" if group.slices[-1].logs and not options.takes_logs else None", "None", _PURE),
     (_CLUSTERING_CHOICE, "        elif row:\n            yield row\n            row = []\n", "", _PURE),
