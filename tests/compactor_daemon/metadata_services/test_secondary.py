@@ -99,7 +99,7 @@ def test_keys_of_entries() -> None:
         assert why in cannot_index(type_)
 
 
-@pytest.mark.parametrize("version", ["v9", "v8"])
+@pytest.mark.parametrize("version", ["v9", deep("v8")])
 def test_what_completes_meanwhile_is_in_it(version: str, tmp_path: Path) -> None:
     """Values that change, keys that are deleted; the record index, by which Hudi finds the rows, is built with it."""
     path = unzip_golden(f"{version}_with_metadata_table", tmp_path)
@@ -251,7 +251,7 @@ def test_its_entries_are_validated(tmp_path: Path) -> None:
     assert "secondary_index_by_city" not in found()
 
 
-@pytest.mark.parametrize("lost", ["-0001-0", "city"])
+@pytest.mark.parametrize("lost", ["-0001-0", deep("city")])
 def test_a_write_takes_a_damaged_one_out(lost: str, tmp_path: Path) -> None:
     """Without a file group, or without files, entries would come to other places than where they are looked up."""
     path = unzip_golden("v9_with_metadata_table", tmp_path)
