@@ -153,15 +153,18 @@ def test_row_groups_are_shared_by_size() -> None:
     files = [
         ScannedFile(path="a", size=9, modified_ms=0, rows=(1, 1, 1), bytes=(10, 10, 10)),
         ScannedFile(path="b", size=9, modified_ms=0),
-        ScannedFile(path="c", size=9, modified_ms=0, rows=(1, 1), bytes=(50, 1)),
+        ScannedFile(path="c", size=9, modified_ms=0, rows=(1, 1, 0), bytes=(50, 1, 0)),
     ]
     for number in (1, 2, 3, 50):
         shares = parquet_scan._shares(files, number)
         found = [(file.path, group) for share in shares for file in share for group in file.groups]
-        assert found == [("a", 0), ("a", 1), ("a", 2), ("c", 0), ("c", 1)]
+        assert found == [("a", 0), ("a", 1), ("a", 2), ("c", 0), ("c", 1), ("c", 2)]
         assert all(shares)
         assert len(shares) <= number
-    assert [[file.groups for file in share] for share in parquet_scan._shares(files, 2)] == [[(0, 1, 2), (0,)], [(1,)]]
+    assert [[file.groups for file in share] for share in parquet_scan._shares(files, 2)] == [
+        [(0, 1, 2), (0,)],
+        [(1, 2)],
+    ]
 
 
 @pytest.mark.spark

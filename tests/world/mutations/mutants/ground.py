@@ -314,7 +314,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/engine/parquet_scan", "(version or corrected) and", "", "parquet_scan"),
     ("writer_hooks/engine/parquet_scan", " and old_calendar(opened) is None", "", "parquet_scan"),
     ("writer_hooks/engine/parquet_scan", "            yield from parquet_batches(source, opened, self.schema.names, _BATCH_ROWS, file.groups)\n        _check_unchanged(self.storage, file)\n", "            yield from parquet_batches(source, opened, self.schema.names, _BATCH_ROWS, file.groups)\n", "parquet_scan"),
-    ("writer_hooks/engine/parquet_scan", "self.schema.names, _BATCH_ROWS, file.groups)", "self.schema.names, _BATCH_ROWS)", "parquet_scan"),
+    ("writer_hooks/engine/parquet_scan", "self.schema.names, _BATCH_ROWS, file.groups)", "self.schema.names, _BATCH_ROWS)", "writer_spark"),
     ("writer_hooks/engine/parquet_scan", "min(before * number // total, number - 1)", "before * number // total", "parquet_scan"),
     ("writer_hooks/engine/parquet_scan", "(entry.size, entry.modified_ms // unit) != (file.size, file.modified_ms // unit)", "entry.size != file.size", "parquet_scan"),
     ("writer_hooks/engine/parquet_scan", 'all(file.path.startswith(f"{root}/") for file in found)', "True", "parquet_scan"),
