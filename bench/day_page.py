@@ -70,7 +70,7 @@ def picture(document: dict[str, Any]) -> str:
     ]
     for number, name in enumerate(shown):
         title, colour = SIDES[name]
-        parts.append(f'<text x="{_LEFT + number * 200}" y="20" fill="{colour}">■ {title}</text>')
+        parts.append(f'<text x="{_LEFT + number * 215}" y="20" fill="{colour}">■ {title}</text>')
     for number, (runs, title) in enumerate((("cpu", "core-seconds since the morning"), ("reads", "a read, seconds"))):
         series = {name: document["runs"][f"{name}_{runs}"] for name in shown}
         parts += _chart(_LEFT + number * (_WIDTH + _LEFT), title, series)
