@@ -72,6 +72,9 @@ _ABSENT = f"{RECORDS}/secondary_indexes"
 """Definitions of secondary indexes that phantombase took out or began to build, in the form of `INDEX_DEFINITIONS`."""
 
 
+_READ_AS_DEFINED = (SECONDARY_INDEX, "expr_index_")
+
+
 def known_definitions(storage: Storage) -> dict[str, Any]:
     """The definitions of indexes, also of secondary indexes that phantombase has taken out. MalformedError: damaged
     definitions."""
@@ -86,11 +89,11 @@ def keep_definitions(storage: Storage, indexes: Sequence[RowIndex]) -> None:
 
 
 def take_out_definitions(storage: Storage, names: Collection[str]) -> None:
-    """Removes the definitions of secondary indexes, by which Hudi's readers look values up even if hoodie.properties
-    does not name the index any more (1.2.0, seen). They are kept for a run that builds the index again. Call it before
-    the index leaves hoodie.properties. MalformedError: damaged definitions."""
+    """Removes the definitions of secondary and expression indexes, by which Hudi's readers skip files even if
+    hoodie.properties does not name the index any more (1.2.0, seen). They are kept for a run that builds the index
+    again. Call it before the index leaves hoodie.properties. MalformedError: damaged definitions."""
     there = definitions_in(stored_definitions(storage))
-    gone = {name: one for name, one in there.items() if name in names and name.startswith(SECONDARY_INDEX)}
+    gone = {name: one for name, one in there.items() if name in names and name.startswith(_READ_AS_DEFINED)}
     if gone:
         left = {name: one for name, one in there.items() if name not in gone}
         _save_absent(storage, definitions_in(_stored(storage, _ABSENT)) | gone, left)
@@ -109,7 +112,8 @@ def taken_out_indexes(table: Table) -> tuple[str, ...]:
     if not table.layout.has_completion_times:
         return ()
     absent = definitions_in(_stored(table.storage, _ABSENT))
-    return tuple(sorted(absent.keys() - table.config.metadata_partitions))
+    found = {name for name in absent if name.startswith(SECONDARY_INDEX)}
+    return tuple(sorted(found - set(table.config.metadata_partitions)))
 
 
 def secondary_signs(table: Table) -> dict[str, str]:

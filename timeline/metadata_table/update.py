@@ -201,7 +201,8 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
             instant=change.instant,
             indexes=update.dropped,
             why=why,
-            todo="A Hudi writer that has them enabled builds them again.",
+            todo="`compactor-daemon metadata TABLE --create` builds secondary indexes again, Hudi's CREATE INDEX those "
+            "of expressions, a Hudi writer that has them enabled the others.",
         )
     logs = [log for of in update.logs.values() for log in of.logs]
     commit_records(table, change.instant, update.records, update.schema_text, logs)

@@ -265,6 +265,19 @@ def test_a_write_takes_a_damaged_one_out(lost: str, tmp_path: Path) -> None:
     assert is_right(path)
 
 
+def test_expression_indexes_are_taken_out_of_sight(tmp_path: Path) -> None:
+    """Hudi's queries use these too as they are defined."""
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    definitions, properties = path / INDEX_DEFINITIONS, path / ".hoodie/hoodie.properties"
+    properties.write_text(properties.read_text().replace("=column_stats,files", "=column_stats,expr_index_day,files"))
+    defined = json.loads(definitions.read_text())
+    defined["indexDefinitions"]["expr_index_day"] = {"indexName": "expr_index_day", "indexType": "column_stats"}
+    definitions.write_text(json.dumps(defined))
+    upsert(path, LocalStorage(str(path)))
+    assert definitions_in(definitions.read_bytes()).keys() == {"column_stats"}
+    assert "expr_index_day" not in open_table(path).config.metadata_partitions
+
+
 def test_a_write_takes_it_out_of_sight(tmp_path: Path) -> None:
     """If it cannot hold a value. Hudi's readers look up what is defined, whether hoodie.properties names it or not."""
     path = unzip_golden("v9_with_metadata_table", tmp_path)
