@@ -79,6 +79,8 @@ _EXPANSION_FREE_BYTES = 64 << 20
 _CODE_BYTES_MAX, _LONG_BYTES_MIN, _SMALL_CHUNK_BYTES = 8, 4096, 4 << 20
 
 _FEW_ROWS, _READ_ROWS = 10_000, 65_536
+_DIFFERING_ROWS = 1024
+"""Rows of a batch with a dictionary that must be decoded: writers limit one, so each of its values, to about 1 MB."""
 
 _THRIFT_STRING_BYTES_MAX = 100_000_000
 _THRIFT_ITEMS_MAX = 100_000
@@ -121,8 +123,10 @@ def parquet_batches(
     metadata, schema = file.metadata, file.schema_arrow
     at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     coded = [n for n in names if _is_text(schema.field(n).type) and _is_coded(metadata, at.get(n), batch_rows)]
-    if coded:
-        file = open_parquet(source, dictionaries=coded)
+    if differing := {name for name in coded if _has_differences(metadata, at[name])}:
+        batch_rows = min(batch_rows, _DIFFERING_ROWS)
+    if dictionaries := [name for name in coded if name not in differing]:
+        file = open_parquet(source, dictionaries=dictionaries)
     rows = max(1, min([batch_rows, *_fitting_rows(metadata)]))
     chosen = None if groups is None else list(groups)
     batches, calendar = _stored_batches(source, file, names, rows, chosen), old_calendar(file)
@@ -206,6 +210,13 @@ def _is_coded(metadata: pq.FileMetaData, at: int | None, batch_rows: int) -> boo
         if chunk.has_dictionary_page and not overflowed and min(rows, batch_rows) * size > _BATCH_BYTES:
             return True
     return False
+
+
+def _has_differences(metadata: pq.FileMetaData, at: int) -> bool:
+    """Whether pages of a text column hold differences, which pyarrow does not read as a dictionary. parquet-mr writes
+    them as version 2 where a dictionary overflows, DuckDB where none pays."""
+    groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
+    return any("DELTA" in encoding for group in groups for encoding in group.column(at).encodings)
 
 
 def _fitting_rows(metadata: pq.FileMetaData) -> Iterator[int]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import math
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -114,6 +116,21 @@ def test_an_overflowed_dictionary_is_not_read_as_one(monkeypatch: pytest.MonkeyP
     assert open_parquet(source).metadata.row_group(0).column(0).has_dictionary_page
     monkeypatch.setattr(parquet_input, "_pieces", lambda batch: pytest.fail("as a dictionary") if _coded(batch) else ())
     assert list(parquet_batches(source, open_parquet(source), ["k"], 65_536)) == []
+
+
+def test_a_dictionary_beside_pages_of_differences(tmp_path: Path) -> None:
+    """One row group has a dictionary of long values, the other none. pyarrow cannot read both as dictionaries."""
+    path, long = str(tmp_path / "v2.parquet"), "x" * 40_000
+    rows = f"SELECT CASE WHEN i < 2048 THEN '{long}' ELSE 'some text ' || i END AS t FROM range(4096) AS r(i)"
+    duckdb.sql(f"COPY ({rows}) TO '{path}' (PARQUET_VERSION v2, ROW_GROUP_SIZE 2048)")
+    source = pa.OSFile(path)
+    encodings = [open_parquet(source).metadata.row_group(at).column(0).encodings for at in (0, 1)]
+    assert encodings == [("RLE_DICTIONARY",), ("DELTA_LENGTH_BYTE_ARRAY",)]
+    batches = list(parquet_batches(source, open_parquet(source), ["t"], 65_536))
+    assert max(batch.nbytes for batch in batches) <= 2 * BATCH
+    texts = pa.Table.from_batches(batches)["t"]
+    assert texts[:2048].unique().to_pylist() == [long]
+    assert texts[2048:].to_pylist() == [f"some text {i}" for i in range(2048, 4096)]
 
 
 def _coded(batch: pa.RecordBatch) -> bool:
