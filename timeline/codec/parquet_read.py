@@ -87,13 +87,15 @@ _THRIFT_ITEMS_MAX = 100_000
 """pyarrow's own limit is 1 M items: a schema with that many nested groups would exhaust the stack."""
 
 
-def open_parquet(source: pa.NativeFile, *, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
-    """The file, with its footer read. `dictionaries`: columns to return as dictionaries."""
+def open_parquet(source: pa.NativeFile, *, dictionaries: Sequence[str] = (), checksums: bool = False) -> pq.ParquetFile:
+    """The file, with its footer read. `dictionaries`: columns to return as dictionaries. `checksums`: those of pages,
+    where a writer made them, are compared."""
     file = pq.ParquetFile(
         source,
         read_dictionary=list(dictionaries),
         # For old timestamps of 96 bits: in nanoseconds, pyarrow's default, 9999-12-31 overflows into another day.
         coerce_int96_timestamp_unit="us",
+        page_checksum_verification=checksums,
         thrift_string_size_limit=_THRIFT_STRING_BYTES_MAX,
         thrift_container_size_limit=_THRIFT_ITEMS_MAX,
     )
@@ -116,17 +118,20 @@ def parquet_batches(
     names: Sequence[str],
     batch_rows: int,
     groups: Sequence[int] | None = None,
+    *,
+    checksums: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The named columns of a file opened from `source`: at most `batch_rows` rows and about 32 MiB per batch.
     Dates and times of the old calendar are converted to the new one.
-    `groups`: the row groups to read, None for all. MalformedError, after the last batch: rows are missing."""
+    `groups`: the row groups to read, None for all. `checksums`: as `file` was opened.
+    MalformedError, after the last batch: rows are missing."""
     metadata, schema = file.metadata, file.schema_arrow
     at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     coded = [n for n in names if _is_text(schema.field(n).type) and _is_coded(metadata, at.get(n), batch_rows)]
     if differing := {name for name in coded if _has_differences(metadata, at[name])}:
         batch_rows = min(batch_rows, _DIFFERING_ROWS)
     if dictionaries := [name for name in coded if name not in differing]:
-        file = open_parquet(source, dictionaries=dictionaries)
+        file = open_parquet(source, dictionaries=dictionaries, checksums=checksums)
     rows = max(1, min([batch_rows, *_fitting_rows(metadata)]))
     chosen = None if groups is None else list(groups)
     batches, calendar = _stored_batches(source, file, names, rows, chosen), old_calendar(file)

@@ -116,11 +116,13 @@ class ParquetScan:
     def _batches(self, file: ScannedFile) -> Iterator[pa.RecordBatch]:
         _check_unchanged(self.storage, file)
         with open_little(self.storage, file.path) as source, readable("file", file.path):
-            opened = open_parquet(source)
+            # Hadoop checks the bytes of a local file that it wrote, against a file beside it. The pages tell the same.
+            opened = open_parquet(source, checksums=True)
             counts = _group_rows(opened.metadata)
             if counts != file.rows or not opened.schema_arrow.equals(self.stored):
                 raise _changed(self.storage, file, f"{sum(counts)} rows in {len(counts)} row groups, or another schema")
-            yield from parquet_batches(source, opened, self.schema.names, _BATCH_ROWS, file.groups)
+            names = self.schema.names
+            yield from parquet_batches(source, opened, names, _BATCH_ROWS, file.groups, checksums=True)
         _check_unchanged(self.storage, file)
 
 

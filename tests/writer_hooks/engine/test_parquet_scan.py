@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase.timeline.errors import PhantombaseError, StorageError
+from phantombase.timeline.errors import MalformedError, PhantombaseError, StorageError
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
@@ -203,6 +203,21 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
     os.utime(path, (1, 1))
     with pytest.raises(StorageError, match="changed while it was read"):
         next(batches)
+
+
+@pytest.mark.parametrize("length", [10, 60_000], ids=["plain", "as a dictionary"])
+def test_a_page_with_other_bytes_than_its_checksum(length: int, tmp_path: Path) -> None:
+    """Spark would have found it out by the checksums that Hadoop keeps beside a local file."""
+    text, path = "x" * length, tmp_path / "rows.parquet"
+    table = pa.table({"id": [text] * 1000})
+    pq.write_table(table, path, compression="none", write_page_checksum=True, write_statistics=False)
+    path.write_bytes(path.read_bytes().replace(text.encode(), text.replace("x", "y").encode(), 1))
+    entry = LocalStorage(str(tmp_path)).find("rows.parquet")
+    assert entry is not None
+    file = ScannedFile(path="rows.parquet", size=entry.size, modified_ms=entry.modified_ms, rows=(1000,), groups=(0,))
+    scan = ParquetScan(storage=LocalStorage(str(tmp_path)), schema=table.schema, stored=table.schema, shares=((file,),))
+    with pytest.raises(MalformedError, match="CRC checksum"):
+        scan.fetched(1 << 30)
 
 
 def saved(table: pa.Table, path: Path, **written: Any) -> str:
