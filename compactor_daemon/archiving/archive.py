@@ -13,11 +13,14 @@ of undone instants. A fact that cannot be read is an error."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.format.commit_metadata import STREAM_CHECKPOINT, STREAM_PART, STREAMER_CHECKPOINTS
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.instant_files import StateFiles, load_state_files, of_instants, retained_by
@@ -94,6 +97,34 @@ def _history_cutoff(table: Snapshot) -> Iterator[ArchiveCutoff]:
     """The write with the history of columns that evolve on read: Hudi finds renamed ones only while it is active."""
     if (time := newest_history(table.storage, table.timeline)) is not None:
         yield ArchiveCutoff(time=time, why=f"write {time} has the newest history of the columns")
+
+
+def checkpoint_cutoffs(table: Snapshot, leaving: Iterable[Instant]) -> Iterator[ArchiveCutoff]:
+    """The newest write with the checkpoint of each job, if it would leave. Hudi's jobs walk back over the active writes
+    to it, over all that have none; Hudi Streamer over delta commits only (1.2.0: StreamerCheckpointUtils,
+    CommitUtils.getValidCheckpointForCurrentWriter)."""
+    going = {i.requested_time: _jobs(table, i) for i in leaving if i.is_write}
+    jobs = set[str]().union(*going.values())
+    for time, instant in sorted(table.timeline.completed_writes.items(), reverse=True):
+        if not jobs:
+            return
+        found = jobs & (going[time] if time in going else _jobs(table, instant))
+        if time in going and found:
+            why = f"write {time} has the newest checkpoint of {', '.join(sorted(found))}: see --drop-checkpoints"
+            yield ArchiveCutoff(time=time, why=why)
+        jobs -= found
+
+
+def _jobs(table: Snapshot, instant: Instant) -> set[str]:
+    """The jobs whose checkpoint a write has. What streams of phantombase have written is known from their records."""
+    extra = table.commit_metadata(instant).extra_metadata
+    where = "" if instant.action == "deltacommit" else f" in a {instant.action}"
+    jobs = {f"Hudi Streamer{where}"} if any(map(extra.get, STREAMER_CHECKPOINTS)) else set()
+    text = "" if STREAM_PART in extra else extra.get(STREAM_CHECKPOINT)
+    try:
+        return jobs | {f"the stream {name}" for name in (json.loads(text) if text else ())}
+    except (ValueError, TypeError) as error:
+        raise MalformedError("unreadable checkpoint of a stream", instant=instant.requested_time, found=text) from error
 
 
 def gone_but_there(table: Snapshot) -> Iterator[ArchiveCutoff]:
@@ -268,9 +299,10 @@ def _choice(seen: _Seen, options: ArchiveOptions, *, dry_run: bool) -> ArchiveCh
     there = replaced_files_there(seen.table, [i for i in choice.archived if i.family == "replacecommit"])
     left: tuple[ArchiveCutoff, ...] = ()
     if any(i.is_write for i in choice.archived):
+        checkpoints = () if options.drop_checkpoints else tuple(checkpoint_cutoffs(seen.table, choice.archived))
         now = seen.table.snapshot()  # both need the files of all partitions: the view lists them after its timeline
         damaged = tuple(damaged_files(now))
-        left = (*gone_but_there(now.with_timeline(seen.timeline)), *damaged)
+        left = (*gone_but_there(now.with_timeline(seen.timeline)), *damaged, *checkpoints)
     if not there and not left:
         return choice
     return choose(seen.timeline, replace(facts, replaced_there=there, cutoffs=(*facts.cutoffs, *left)), options)

@@ -18,12 +18,14 @@ Commits are archived oldest first, without holes. Each rule gives a cutoff, a ti
     pin          version 6: writes after a point in time that a reader holds, since the archive is not read
     two files    an instant with two completed files, of which the archive could keep one
     clock        a commit that completed after everything that would be kept: a new time must exceed it
+    checkpoint   the newest write with the checkpoint of a job: Hudi Streamer and Hudi's streaming sink look for it in
+                 active instants only; without it they start over, or write their last batch again
     damaged      a write that names a missing or damaged file: an archived one would not show the loss
     further      those of the caller: see `compactor_daemon/archiving/archive.py`, and of a metadata table
                  `metadata_services.retention`
 
 Rules after ArchivalUtils, TimelineArchiverV1 and V2, ClusteringUtils and CompactionUtils of Hudi 0.15.0 and 1.2.0;
-`pending` is wider than Hudi's, and the last seven are not in Hudi."""
+`pending` is wider than Hudi's, and the last eight are not in Hudi."""
 
 from __future__ import annotations
 
@@ -51,6 +53,10 @@ class ArchiveOptions:
         5,
         "delta commits that make a compaction due (hoodie.compact.inline.max.delta.commits); as many stay behind the "
         "last compaction",
+    )
+    drop_checkpoints: bool = option(
+        False,
+        "archive the newest checkpoints of Hudi Streamer and Spark's streaming sink, too: such a job starts over then",
     )
 
     def __post_init__(self) -> None:

@@ -41,6 +41,16 @@ SERVICE_OPERATIONS = frozenset({"COMPACT", LOG_COMPACT, CLUSTER, "INDEX"})
 LEDGER = "phantombase.ledger"
 """Our key in extraMetadata; its value: {"total": counts, "file_groups": {partition/file id: counts}}."""
 
+STREAM_CHECKPOINT = "_hudi_streaming_sink_checkpoint"
+"""Key of the extra metadata in which Hudi's own sink keeps `{"<writer identifier>": "<batch id>"}`."""
+STREAM_PART = "phantombase.stream"
+"""Our key with the query and the part: `{"query": q, "operation": o, "run": r, "rows": h}`."""
+STREAMER_CHECKPOINTS = (
+    *("deltastreamer.checkpoint.key", "deltastreamer.checkpoint.reset_key"),
+    *("streamer.checkpoint.key.v2", "streamer.checkpoint.reset.key.v2"),
+)
+"""Keys of Hudi Streamer, any of which makes the newest write with it the one that it starts from (1.2.0)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeStats:

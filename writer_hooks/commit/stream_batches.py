@@ -31,6 +31,7 @@ from typing import Any, TypeAlias
 
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.commit_metadata import STREAM_CHECKPOINT, STREAM_PART
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
@@ -38,10 +39,6 @@ from phantombase.timeline.storage.folders import RECORD_NAME, RECORDS
 from phantombase.timeline.table.in_progress import Guard, exclusive
 from phantombase.timeline.table.table import Snapshot, Table
 
-CHECKPOINT = "_hudi_streaming_sink_checkpoint"
-"""Key of the extra metadata in which Hudi's own sink keeps `{"<writer identifier>": "<batch id>"}`."""
-PART = "phantombase.stream"
-"""Key of the extra metadata with the query and the part: `{"query": q, "operation": o, "run": r, "rows": h}`."""
 DEFAULT_STREAM = "default_single_writer"
 """The default name of a stream, as in Hudi."""
 _log = get_logger()
@@ -133,7 +130,7 @@ class StreamBatch:
     @property
     def metadata(self) -> Mapping[str, str]:
         part = {"query": self.query, "operation": self.operation, "run": self.run, "rows": self.rows}
-        return {CHECKPOINT: json.dumps({self.name: str(self.number)}), PART: json.dumps(part)}
+        return {STREAM_CHECKPOINT: json.dumps({self.name: str(self.number)}), STREAM_PART: json.dumps(part)}
 
     def at(self, instant: str) -> BatchPart:
         return BatchPart(operation=self.operation, instant=instant, run=self.run, rows=self.rows)
@@ -363,12 +360,12 @@ def _batches_of_commits(table: Snapshot, name: str, after: str) -> Iterator[Begu
     """The part that each commit of the stream has written, the newest first."""
     for requested in sorted((one for one in table.timeline.completed_writes if one > after), reverse=True):
         extra = table.commit_metadata(table.timeline.completed_writes[requested]).extra_metadata
-        text = extra.get(CHECKPOINT)
+        text = extra.get(STREAM_CHECKPOINT)
         try:
             number = json.loads(text).get(name) if text else None
             if number is None:
                 continue
-            marks = json.loads(extra.get(PART, "{}"))
+            marks = json.loads(extra.get(STREAM_PART, "{}"))
             own = {key: str(marks[key]) for key in ("operation", "run", "rows")} if marks else {"operation": _ANY}
             query = str(marks["query"]) if marks else None
             yield Begun(number=int(number), query=query, parts=(BatchPart(instant=requested, **own),))

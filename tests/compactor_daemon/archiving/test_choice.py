@@ -211,7 +211,7 @@ def test_two_writes_of_one_time_go_together() -> None:
 
 
 @pytest.mark.parametrize("given", [{"min_instants": 1}, {"min_instants": 30}, {"commits_retained": 0}])
-def test_impossible_options(given: dict[str, int]) -> None:
+def test_impossible_options(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         ArchiveOptions(**given)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -27,6 +29,7 @@ from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import StorageError, UsageError
+from phantombase.timeline.format.commit_metadata import STREAM_CHECKPOINT, encode
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import ProcessLock
@@ -117,6 +120,42 @@ def test_a_batch_that_is_archived_is_not_written_again(version: int, tmp_path: P
     written()
     assert active(path) == times
     assert read_rows(path) == rows
+
+
+def has_said(path: Path, number: int, extra: dict[str, str]) -> str:
+    """Gives a completed write of a table further metadata; its time."""
+    table = open_table(path)
+    instant = [i for i in table.load_timeline().completed if i.action == "deltacommit"][number]
+    metadata = table.commit_metadata(instant)
+    said = replace(metadata, extra_metadata={**metadata.extra_metadata, **extra})
+    file = path / table.instant_path(instant)
+    before = file.stat()
+    file.write_bytes(encode(said, table.layout.encoding))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # on version 6 the time when it completed
+    return instant.requested_time
+
+
+@pytest.mark.parametrize(
+    ("version", "extra", "job"),
+    [
+        (9, {"streamer.checkpoint.key.v2": "t,0:7"}, "Hudi Streamer"),
+        (6, {"deltastreamer.checkpoint.key": "t,0:7"}, "Hudi Streamer"),
+        (6, {STREAM_CHECKPOINT: '{"a": "7"}'}, "the stream a"),
+    ],
+)
+def test_the_newest_checkpoint_of_a_job_stays(version: int, extra: dict[str, str], job: str, tmp_path: Path) -> None:
+    """Hudi's jobs find it on the active timeline only. Writes after it do not matter; an older one may go."""
+    path = tmp_path / "trips"
+    long_table(path, version)
+    for number in range(5, 9):
+        upsert(path, one_row("k0", number))
+    older, newest = has_said(path, 0, extra), has_said(path, 1, extra)
+    done = archive(path)
+    assert older in {one.instant for one in done.archived}
+    assert done.why == f"write {newest} has the newest checkpoint of {job}: see --drop-checkpoints"
+    assert active(path)[0] == newest
+    archive(path, replace(SMALL, drop_checkpoints=True))
+    assert len(active(path)) == 2
 
 
 @one_of("version", 9, 6)

@@ -15,10 +15,11 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.timeline.errors import MalformedError, UsageError
+from phantombase.timeline.format.commit_metadata import STREAM_CHECKPOINT, STREAM_PART
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.place_files import place_all
-from phantombase.writer_hooks.commit.stream_batches import CHECKPOINT, PART, StreamBatch
+from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.options import Operation
 from phantombase.writer_hooks.write import write as write_module
 from phantombase.writer_hooks.write.writer import Writer
@@ -258,8 +259,8 @@ def test_records_of_releases_without_queries_count(record: bool, path: str, quer
     (instant,) = table.load_timeline().completed_writes
     commit = Path(path, f".hoodie/{instant}.deltacommit")
     content = json.loads(commit.read_text())
-    assert content["extraMetadata"][CHECKPOINT] == '{"s": "3"}'
-    del content["extraMetadata"][PART]
+    assert content["extraMetadata"][STREAM_CHECKPOINT] == '{"s": "3"}'
+    del content["extraMetadata"][STREAM_PART]
     commit.write_text(json.dumps(content))
     if record:
         table.storage.overwrite(_RECORD, json.dumps({"batch": 3, "instant": instant}).encode())

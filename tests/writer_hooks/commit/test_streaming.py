@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from phantombase.timeline.format.commit_metadata import STREAM_CHECKPOINT
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.commit.stream_batches import CHECKPOINT
 from tests.support.places import SEED
 from tests.support.selection import ALL, deep
 
@@ -106,5 +106,5 @@ def _written(folder: Path) -> list[int]:
         return []
     table = Table.open(str(folder / "table"))
     commits = table.load_timeline().completed_writes.values()
-    said = (table.commit_metadata(commit).extra_metadata.get(CHECKPOINT) for commit in commits)
+    said = (table.commit_metadata(commit).extra_metadata.get(STREAM_CHECKPOINT) for commit in commits)
     return [int(json.loads(text)["trips"]) for text in said if text]

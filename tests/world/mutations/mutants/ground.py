@@ -227,6 +227,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/table/evolved_schema", "max((time for time in names if time in timeline.completed_writes), default=None)", "max(names, default=None)", "table"),
     ("timeline/table/evolved_schema", " or _archived_history(files, names)\n", "\n", "users"),
     ("timeline/table/evolved_schema", "time for time in names if time in archived", "time for time in ()", "users"),
+    ("compactor_daemon/archiving/archive", "*damaged, *checkpoints)", "*damaged)", "users"),
     ("compactor_daemon/archiving/archive", "(*resize_cutoffs(table), *_history_cutoff(table))", "resize_cutoffs(table)", "users"),
     ("timeline/planning/log_compaction", " and not names.at(instant),", ",", "read/evolved_on_read"),
     ("timeline/table/evolved_schema", "            commits[time] = own.names_of(", "            _ = own.names_of(", "table"),
