@@ -66,15 +66,23 @@ def check_block(block: LogBlock, source: pa.NativeFile, *, partial: bool = False
         )
     if f'"{OPERATION}"' in block.headers.get(HeaderKey.SCHEMA, ""):
         raise changelog(block.path, block.instant)
-    if block.kind not in (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA, BlockKind.DELETE):
-        raise UnsupportedError(f"{block.kind.name} log blocks are not supported in data tables", path=block.path)
+    _check_kind(block)
     with decoding(block):
         if block.kind is not BlockKind.PARQUET_DATA:
             content_version(bytes(source.read_at(min(block.content_bytes, 8), block.content_offset)), block)
 
 
+def _check_kind(block: LogBlock) -> None:
+    if block.kind not in (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA, BlockKind.DELETE):
+        todo = "Compact it with Hudi, and let its writers use hoodie.logfile.data.block.format=avro."
+        what = f"{block.kind.name} log blocks are not supported in data tables"
+        raise UnsupportedError(what, path=block.path, todo=todo)
+
+
 def count_entries(block: LogBlock, source: pa.NativeFile) -> int:
-    """The number of entries from the block's own header or Parquet footer, without decoding the entries."""
+    """The number of entries from the block's own header or Parquet footer, without decoding the entries.
+    UnsupportedError: blocks of other kinds."""
+    _check_kind(block)
     with decoding(block):
         if block.kind is BlockKind.PARQUET_DATA:
             return int(open_parquet(pa.BufferReader(content_of(block, source))).metadata.num_rows)

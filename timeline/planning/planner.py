@@ -112,13 +112,14 @@ def plan_compaction(
 
 
 def _nothing(left: Iterable[LeftOut]) -> str:
-    """Why a plan is empty: the first reason other than a file group without log files."""
+    """Why a plan is empty: the first reason other than a file group without log files; first what cannot be merged."""
     others = [o for o in left if o.rule is not Rule.NO_LOGS]
     if not others:
         return "no file group has log files that are not already in a plan"
-    first = others[0]
+    first = next((o for o in others if o.rule is Rule.UNMERGEABLE), others[0])
     more = f" ({len(others)} file groups are left out)" if len(others) > 1 else ""
-    return f"nothing to plan: {first.path}: {first.why}{more}"
+    said = "logs wait that cannot be compacted" if first.rule is Rule.UNMERGEABLE else "nothing to plan"
+    return f"{said}: {first.path}: {first.why}{more}"
 
 
 def _refused(notes: PlanNotes) -> str:

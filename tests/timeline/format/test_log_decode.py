@@ -377,6 +377,8 @@ def test_other_blocks_hold_no_rows(kind: int) -> None:
     (only,) = blocks_of(data)
     with pytest.raises(UnsupportedError, match="not supported in data tables"):
         list(decode_rows(only, pa.BufferReader(data), arrow_schema(ONE)))
+    with pytest.raises(UnsupportedError, match="not supported in data tables"):
+        count_entries(only, pa.PythonFile(io.BytesIO(data)))
 
 
 def all_rows(block: LogBlock, source: pa.NativeFile) -> list[pa.Table]:
