@@ -67,7 +67,7 @@ def arrow_type(node: Any) -> pa.DataType:
             raise UnsupportedError("Avro type not supported as a column", found=node)
         return _ARROW_TYPES[node]
     kind, logical = node["type"], node.get("logicalType")
-    if logical == "decimal":
+    if logical == "decimal" and kind in ("fixed", "bytes"):
         precision, scale = int(part_of(node, "precision")), int(node.get("scale", 0))
         return (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
     if kind == "record":

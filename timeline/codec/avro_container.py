@@ -201,25 +201,53 @@ def decode_records(
 ) -> pa.Table:
     """The `count` bare records in `data`, as Arrow: only `columns`, if given. `starts`: where the lengths in front of
     the records begin, and the end; without, each record follows the one before. `schema` has no named references (see
-    `parse_avro`). MalformedError names `where`."""
+    `parse_avro`). MalformedError names `where` and the record."""
     import pyarrow as pa  # late, as is its schema: plans and commits need neither
 
     from .arrow_schema import arrow_type
 
-    stream, rows = io.BytesIO(data), list[Any]()
+    stream, rows, number, parts = io.BytesIO(data), list[Any](), 0, list[pa.Table]()
+
+    def arrow() -> pa.Table:
+        found = pa.table({name: pa.array([row[name] for row in rows], type=kinds[name]) for name in names})
+        found.validate(full=True)
+        return found
+
     try:
-        known = fastavro.parse_schema(schema)
+        known = fastavro.parse_schema(physical(schema))
+        kinds = {f["name"]: arrow_type(without_null(f["type"])[0]) for f in schema["fields"]}
+        names = kinds if columns is None else columns
         for number in range(count):
             if starts is not None:
                 stream.seek(starts[number] + 4)
             rows.append(fastavro.schemaless_reader(stream, known))
             if starts is not None and stream.tell() != starts[number + 1]:
-                raise ValueError(f"record {number} is not as long as its length says")
-        kinds = {f["name"]: arrow_type(without_null(f["type"])[0]) for f in schema["fields"]}
-        names = kinds if columns is None else columns
-        return pa.table({name: pa.array([row[name] for row in rows], type=kinds[name]) for name in names})
+                raise ValueError("it is not as long as its length says")
+            if len(rows) == _ROWS:  # objects of Python take many times the memory of Arrow
+                parts.append(arrow())
+                rows.clear()
+        return pa.concat_tables([*parts, arrow()])
     except Exception as error:
-        raise MalformedError("Avro records cannot be decoded", path=where, found=reason_of(error)) from error
+        found = f"record {number} of {count}: {reason_of(error)}"
+        raise MalformedError("Avro records cannot be decoded", path=where, found=found) from error
+
+
+_ROWS = 1 << 12
+
+
+def physical(node: Any) -> Any:
+    """A type without logical types other than decimals: times are the numbers from which Arrow makes them, also those
+    that Python does not have, and UUIDs are text."""
+    if isinstance(node, list):
+        return [physical(branch) for branch in node]
+    if not isinstance(node, dict):
+        return node
+    plain = {key: physical(node[key]) if key in ("type", "items", "values") else node[key] for key in node}
+    if node.get("logicalType", "decimal") != "decimal":
+        del plain["logicalType"]
+    if "fields" in node:
+        plain["fields"] = [{"name": one["name"], "type": physical(one["type"])} for one in node["fields"]]
+    return plain
 
 
 def optional_array(items: Sequence[T], make: Callable[[T], U]) -> tuple[str, Sequence[U]]:

@@ -11,9 +11,8 @@ Without it numpy reads one field of all records of a window after the other: `at
 value moves each by its own number of bytes. What follows a union with null is read of the records that have a value,
 and the items of arrays and maps in turns: all first items, all second items, ...
 
-Both accept only what is exactly as the schema says: each record must end where its length says, text must be UTF-8.
-Whatever they do not accept, fastavro decodes row by row (`avro_container`), or refuses, so errors are its. Hudi's
-writers write none of it but decimals of more than 38 digits, and lists beyond `_ITEMS_MAX`."""
+Both accept only what is exactly as the schema says; numpy refuses other bytes. What it does not decode, fastavro does
+(`avro_container`): decimals of more than 38 digits, records without fields, several runs of items, long lists."""
 
 from __future__ import annotations
 
@@ -67,6 +66,8 @@ def decode_framed(
         return pa.table({})  # without columns there is no row count; callers know it
     try:
         return decode_columns(data, starts, schema["fields"], columns)
+    except MalformedError as error:
+        raise error.at(where) from error
     except REFUSALS as error:
         _log.debug("avro_decoder", decoder="fastavro", path=where, reason=reason_of(error))
     return decode_records(data, len(starts) - 1, schema, where, starts=starts.tolist(), columns=columns)
@@ -206,26 +207,25 @@ def _inner(node: Any, symbols: list[list[str]]) -> list[int]:
 
 _WINDOW = 1 << 15
 """Records that are decoded at once: few enough for the processor's cache."""
-_ITEMS_MAX = 2000
-"""Items of one array or map; each takes a step of its own."""
+_STEPS, _BYTES_A_STEP = 500, 256
+"""Steps that a window may take: each type of all first items is one. fastavro decodes long lists of few records."""
 _PAD = 16
 """Bytes that a value of fixed length may be read beyond the end, before it is refused."""
 
 
 def decode_columns(data: pa.Buffer, starts: _Integers, fields: Sequence[Any], names: Sequence[str]) -> pa.Table:
     """The named columns, in this order, of the records that begin at `starts`, whose last value is the end. `fields`:
-    of the record schema, see `parse_avro`. Any error: another decoder decides."""
+    of the record schema, see `parse_avro`. MalformedError: the bytes are not. Other errors: another decoder decides."""
     schema = pa.schema([avro_field(one["name"], one["type"]) for one in fields if one["name"] in names])
     parts = []
     for low in range(0, len(starts) - 1, _WINDOW):
         window = starts[low : low + _WINDOW + 1]
         first, end = int(window[0]), int(window[-1])
-        walk, ends = _Walk(data.slice(first, end - first)), window[1:] - first
+        walk, ends = _Walk(data.slice(first, end - first), first), window[1:] - first
         at, found = window[:-1] - first + _PREFIX, {}
         for one in fields:
             found[one["name"]], at = walk.read(one["type"], at, ends, one["name"] in names)
-        if (at != ends).any():
-            raise ValueError("a record is not as long as its length says")
+        walk.refuse(at != ends, at, "a record is not as long as its length says")
         parts.append(pa.record_batch([found[name] for name in schema.names], schema=schema))
     table = pa.Table.from_batches(parts, schema)
     return table.select(list(names))
@@ -234,12 +234,19 @@ def decode_columns(data: pa.Buffer, starts: _Integers, fields: Sequence[Any], na
 class _Walk:
     """The bytes of one window of records."""
 
-    def __init__(self, data: pa.Buffer) -> None:
-        self._data = data
+    def __init__(self, data: pa.Buffer, first: int) -> None:
+        self._data, self._first = data, first
+        self._steps = _STEPS + data.size // _BYTES_A_STEP
         self._raw = np.concatenate([np.frombuffer(data, np.uint8), np.zeros(_PAD, np.uint8)])
+
+    def refuse(self, wrong: npt.NDArray[np.bool_], at: _Integers, why: str) -> None:
+        if wrong.any():
+            found = f"{why}, at byte {self._first + int(at[wrong.argmax()])} of the records"
+            raise MalformedError("Avro records cannot be decoded", found=found)
 
     def read(self, node: Any, at: _Integers, ends: _Integers, wanted: bool = True) -> _Found:
         """The values of a type that begin at `at`, and where they end. Values that are not `wanted` may be anything."""
+        self._steps -= 1
         if isinstance(node, list):
             return self._nullable(node, at, ends, wanted)
         kind = node if isinstance(node, str) else node["type"]
@@ -250,11 +257,13 @@ class _Walk:
         if kind in _WIDTHS:
             return self._plain(kind, at, ends)
         if kind == "enum":
-            numbers, at = self._numbers(at, ends)
             symbols = pa.array(node["symbols"], pa.string())
-            return symbols.take(pa.array(numbers)), at  # refuses numbers outside
+            numbers, after = self._numbers(at, ends)
+            self.refuse((numbers < 0) | (numbers >= len(symbols)), at, "no symbol of the enum")
+            return symbols.take(pa.array(numbers)), after
         if kind == "record":
             parts = []
+            _places(node["fields"])  # refuses none: an Arrow array of such has no length
             for field in node["fields"]:
                 found, at = self.read(field["type"], at, ends, wanted)
                 parts.append(found)
@@ -266,8 +275,7 @@ class _Walk:
 
     def _moved(self, at: _Integers, by: Any, ends: _Integers) -> _Integers:
         moved = np.asarray(at + by)
-        if (moved > ends).any() or (moved < at).any():
-            raise ValueError("a value beyond its record")
+        self.refuse((moved > ends) | (moved < at), at, "a value beyond its record")
         return moved
 
     def _numbers(self, at: _Integers, ends: _Integers) -> tuple[_Integers, _Integers]:
@@ -282,8 +290,8 @@ class _Walk:
         shift = 7
         while len(open_):
             byte = self._raw[at[open_]]
-            if shift == 63 and (byte > 1).any():
-                raise ValueError("a number of more than 64 bits")
+            if shift == 63:
+                self.refuse(byte > 1, at[open_], "a number of more than 64 bits")
             value[open_] |= (byte & np.uint8(0x7F)).astype(np.uint64) << np.uint64(shift)
             at[open_] = self._moved(at[open_], 1, ends[open_])
             open_, shift = open_[byte >= 0x80], shift + 7
@@ -294,8 +302,7 @@ class _Walk:
             raise ValueError(f"a union: {str(node)[:80]}")
         place = node.index("null")
         branch, at = self._numbers(at, ends)
-        if ((branch != 0) & (branch != 1)).any():
-            raise ValueError("no branch of the union")
+        self.refuse((branch != 0) & (branch != 1), at - 1, "no branch of the union")
         has = branch != place
         if has.all():
             return self.read(node[1 - place], at, ends, wanted)
@@ -307,17 +314,13 @@ class _Walk:
         return values.take(pa.array(np.cumsum(has) - 1, mask=~has)), at
 
     def _integers(self, node: Any, kind: str, at: _Integers, ends: _Integers) -> _Found:
-        values, at = self._numbers(at, ends)
-        if kind == "int":
-            small = values.astype(np.int32)
-            if (small != values).any():
-                raise ValueError("a number of more than 32 bits")
-            found = pa.Array.from_buffers(arrow_type(node), len(at), [None, pa.py_buffer(small)])
-        else:
-            found = pa.Array.from_buffers(arrow_type(node), len(at), [None, pa.py_buffer(values)])
+        values, after = self._numbers(at, ends)
+        small = values.astype(np.int32 if kind == "int" else np.int64)
+        self.refuse(small != values, at, "a number of more than 32 bits")
+        found = pa.Array.from_buffers(arrow_type(node), len(at), [None, pa.py_buffer(small)])
         if pa.types.is_time(found.type):
             found.validate(full=True)
-        return found, at
+        return found, after
 
     def _plain(self, kind: str, at: _Integers, ends: _Integers) -> _Found:
         width, form = _WIDTHS[kind]
@@ -325,8 +328,7 @@ class _Walk:
         values = np.ndarray((len(self._raw) - width + 1,), form, self._raw, 0, (1,))[at]
         if kind != "boolean":
             return pa.array(values), after
-        if (values > 1).any():
-            raise ValueError("another byte than those of true and false")
+        self.refuse(values > 1, at, "another byte than those of true and false")
         return pa.array(values == 1), after
 
     def _bytes(self, node: Any, kind: str, at: _Integers, ends: _Integers, wanted: bool) -> _Found:
@@ -336,10 +338,9 @@ class _Walk:
             size, at = self._numbers(at, ends)
         after = self._moved(at, size, ends)
         if not wanted or not len(at):
-            return pa.nulls(len(at), arrow_type(node)), after
+            return pa.nulls(len(at), arrow_type(node) if wanted else pa.null()), after
         # One array of values and of what lies between them, in turns; its values are taken.
-        offsets = np.empty(2 * len(at), np.int64)
-        offsets[0::2], offsets[1::2] = at, after
+        offsets = np.stack([at, after], axis=1).reshape(-1)
         form = pa.large_string() if kind == "string" else pa.large_binary()
         all_ = pa.Array.from_buffers(form, len(offsets) - 1, [None, pa.py_buffer(offsets), self._data])
         found = all_.take(pa.array(np.arange(0, len(offsets), 2)))
@@ -350,19 +351,18 @@ class _Walk:
 
     def _lists(self, node: Any, kind: str, at: _Integers, ends: _Integers, wanted: bool) -> _Found:
         counts, at = self._numbers(at, ends)
-        most = int(counts.max(initial=0))
-        if (counts < 0).any() or most > _ITEMS_MAX:
-            raise ValueError("a negative or great number of items")
-        at = at.copy()
+        most, at = int(counts.max(initial=0)), at.copy()
+        if (counts < 0).any():
+            raise ValueError("a run of items with its length in bytes")
         inner = ["string", node["values"]] if kind == "map" else [node["items"]]
         owners, pieces = [], [list[pa.Array]() for _ in inner]
         for number in range(most):
+            if self._steps < 0:
+                raise ValueError("long lists of few records")
             rows = np.flatnonzero(counts > number)
-            here = at[rows]
             for one, piece in zip(inner, pieces, strict=True):
-                values, here = self.read(one, here, ends[rows], wanted)
+                values, at[rows] = self.read(one, at[rows], ends[rows], wanted)
                 piece.append(values)
-            at[rows] = here
             owners.append(rows)
         full = np.flatnonzero(counts)
         last, at[full] = self._numbers(at[full], ends[full])

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..codec.arrow_schema import arrow_type
-from ..codec.avro_container import decode_long, decode_records, encode_long
+from ..codec.avro_container import decode_long, decode_records, encode_long, physical
 from ..codec.conform import convert
 from ..errors import MalformedError, UnsupportedError
 from .log_block import LogBlock
@@ -246,7 +246,7 @@ _ARRAY_WRAPPER = {
     "name": "ArrayWrapper",
     "fields": [{"name": "wrappedValues", "type": ["null", {"type": "array", "items": _ARRAY_ITEMS}]}],
 }
-_LIST_SCHEMA: Any = fastavro.parse_schema({
+_LIST_SCHEMA: Any = fastavro.parse_schema(physical({
     "type": "record",
     "name": "HoodieDeleteRecordList",
     "fields": [{"name": "deleteRecordList", "type": {"type": "array", "items": {
@@ -260,4 +260,4 @@ _LIST_SCHEMA: Any = fastavro.parse_schema({
             ]},
         ],
     }}}],
-})  # fmt: skip
+}))  # fmt: skip
