@@ -21,7 +21,7 @@ def test_options_of_the_store_are_named_as_such() -> None:
     assert dict(found.storage.given)["region"] == "eu"
     assert b"hidden" not in pickle.dumps(found)
     assert "hidden" not in repr(found)
-    with pytest.raises(UsageError, match="did you mean region"):
+    with pytest.raises(UsageError, match="Did you mean region"):
         source_options({"path": "s3://b/t", "storage.regoin": "eu"})
     with pytest.raises(UsageError, match="unknown option of the source"):
         source_options({"path": "s3://b/t", "region": "eu"})

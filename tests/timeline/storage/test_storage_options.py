@@ -42,9 +42,9 @@ def test_all_names_of_an_option_mean_the_same(name: str) -> None:
     ]
 )
 def test_an_unknown_name_is_refused_without_its_value(name: str, meant: str) -> None:
-    with pytest.raises(UsageError, match=f"did you mean {meant}"):
+    with pytest.raises(UsageError, match=f"Did you mean {meant}"):
         StorageOptions.of({name: "hidden"})
-    with pytest.raises(UsageError, match=f"did you mean {meant}") as refused:
+    with pytest.raises(UsageError, match=f"Did you mean {meant}") as refused:
         parse_pairs([f"{name}=hidden"])
     assert "hidden" not in str(refused.value)
 

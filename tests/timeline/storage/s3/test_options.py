@@ -119,7 +119,7 @@ def test_readers_writers_and_compactors_take_them(s3: S3Server, options: dict[st
     phantombase.compact(url, execute=local, storage_options=options)
     schedule = partial(phantombase.schedule, sole_writer=True)
     for use in (phantombase.read_table, schedule, phantombase.compact, Table.open):
-        with pytest.raises(UsageError, match="did you mean"):
+        with pytest.raises(UsageError, match="Did you mean"):
             use(url, storage_options={"endpont": "x"})
 
 
