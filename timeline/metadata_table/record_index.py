@@ -51,8 +51,14 @@ def definitions_in(content: bytes | None) -> dict[str, Any]:
         if not all(isinstance(d, dict) for d in definitions.values()):
             raise TypeError("an index definition is not an object")
         return dict(definitions)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MalformedError("damaged index definitions", path=INDEX_DEFINITIONS, found=str(error)) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise MalformedError(
+            "damaged index definitions",
+            path=INDEX_DEFINITIONS,
+            found=str(error),
+            todo="Move this file away, then `compactor-daemon metadata TABLE --rebuild` builds all indexes again but "
+            "secondary ones. Those it builds if --indexes names them and their columns.",
+        ) from error
 
 
 def put_definitions(storage: Storage, columns: Sequence[str] | None, version: str, indexes: Sequence[RowIndex]) -> None:
@@ -170,14 +176,15 @@ def _of_rows(index: RowIndex) -> dict[str, Any]:
 
 
 def secondary_index_in(definitions: Mapping[str, Any], partition: str) -> RowIndex | None:
-    """A secondary index as it is defined; None: it is not, or not for one column as it is."""
+    """A secondary index as it is defined; None: it is not, or not for one column as it is, or in a later version."""
     found = definitions.get(partition, {})
     fields = found.get("sourceFields")
     if not partition.startswith(SECONDARY_INDEX) or not isinstance(fields, list) or len(fields) != 1:
         return None
-    if found.get("indexFunction") != "identity" or not isinstance(fields[0], str):
+    version = found.get("version", "V1")
+    if found.get("indexFunction") != "identity" or not isinstance(fields[0], str) or version not in ("V1", "V2"):
         return None
-    return RowIndex(partition=partition, column=fields[0], by_value=found.get("version", "V1") != "V1")
+    return RowIndex(partition=partition, column=fields[0], by_value=version == "V2")
 
 
 def _definition(

@@ -104,7 +104,7 @@ class Update:
     """The update of the metadata table. `upkeep`, `measure`: the partitions and columns that it was prepared for.
     `dropped`: partitions that are removed, also if a file lacks the content that they need. `logs`: the log files of
     indexes of rows that are kept, by partition, if their entries change. `completed`: what was, if a secondary index is
-    kept."""
+    kept; None: none is."""
 
     upkeep: Upkeep
     measure: Measure | None
@@ -112,7 +112,7 @@ class Update:
     records: EncodedRecords
     schema_text: str
     logs: Mapping[str, IndexLogs] = field(default_factory=dict)
-    completed: frozenset[tuple[str, str]] = frozenset()
+    completed: frozenset[tuple[str, str]] | None = None
 
 
 def with_index_logs(table: Table, instant: str, keys: RecordedKeys) -> RecordedKeys:
@@ -155,7 +155,7 @@ def prepare(table: Table, change: Change) -> Update | None:
             if BLOOM_FILTERS in table.config.building_metadata_partitions:
                 raise being_built(BLOOM_FILTERS, table.storage.base_path)
             dropped = (*dropped, BLOOM_FILTERS)
-    logs, keys, completed = dict[str, IndexLogs](), change.keys, frozenset[tuple[str, str]]()
+    logs, keys, completed = dict[str, IndexLogs](), change.keys, None
     if RECORD_INDEX in wanted.kept and isinstance(keys, RecordedKeys) and keys.ordered:
         index = keys.made
         if index is None or not _fits(table, {RECORD_INDEX: index}):
@@ -188,7 +188,8 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
     update = prepared
     now = _upkeep(table, change), _measure(table, change)
     # What rows were before the write may be different since another one was completed.
-    is_late = update is not None and bool(update.completed) and update.completed != _completed(table)
+    before = None if update is None else update.completed
+    is_late = before is not None and before != _completed(table)
     if update is None or is_late or (update.upkeep, update.measure) != now or not _fits(table, update.logs):
         update = prepare(table, change)
     assert update is not None

@@ -16,9 +16,14 @@ from phantombase.compactor_daemon.metadata_services.build import MetadataBuilt, 
 from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
 from phantombase.compactor_daemon.status.coexistence import coexistence, find_hudi_signs
 from phantombase.timeline.audit.validate import validated
-from phantombase.timeline.errors import PhantombaseError, UnsupportedError
+from phantombase.timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS, definitions_in, undefined_secondary
+from phantombase.timeline.metadata_table.record_index import (
+    INDEX_DEFINITIONS,
+    definitions_in,
+    secondary_index_in,
+    undefined_secondary,
+)
 from phantombase.timeline.metadata_table.records.entries import cannot_index, entry_keys, file_groups_of
 from phantombase.timeline.metadata_table.records.keys import RowIndex, file_group_index
 from phantombase.timeline.metadata_table.validate import validate
@@ -294,3 +299,14 @@ def test_a_write_takes_it_out_of_sight(tmp_path: Path) -> None:
     assert build(path).built == ("secondary_index_by_city",)
     assert is_right(path)
     assert not (path / ".hoodie/.phantombase/secondary_indexes").exists()
+
+
+def test_definitions_of_another_kind() -> None:
+    """One in a later version has entries that are not known here: no write may follow it. Damaged ones are named."""
+    defined = {"indexFunction": "identity", "sourceFields": ["city"]}
+    for version, found in (("V1", False), ("V2", True), ("V3", None), (["V2"], None)):
+        index = secondary_index_in({"secondary_index_x": {**defined, "version": version}}, "secondary_index_x")
+        assert (None if index is None else index.by_value) is found
+    for damaged in (b"{", b"[" * 100_000, b"\xff", b'{"indexDefinitions": [1]}'):
+        with pytest.raises(MalformedError, match="--rebuild"):
+            definitions_in(damaged)
