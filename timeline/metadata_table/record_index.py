@@ -115,7 +115,7 @@ def undefined_secondary(table: Table) -> tuple[str, ...]:
 
 def taken_out_indexes(table: Table) -> tuple[str, ...]:
     """The secondary indexes that phantombase has taken out. MalformedError: damaged definitions."""
-    if not table.layout.has_completion_times:
+    if not table.layout.has_completion_times or table.storage.find(_ABSENT) is None:  # a snapshot knows it for nothing
         return ()
     absent = definitions_in(_stored(table.storage, _ABSENT))
     found = {name for name in absent if name.startswith(SECONDARY_INDEX)}
