@@ -85,7 +85,7 @@ class ListedFromMemory(LocalStorage):
     def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
         if path.startswith(".hoodie"):
             return LocalStorage.open_input(self, path)
-        return pa.BufferReader(_base() if path.endswith(".parquet") else _log(self.times[-1]))
+        return pa.BufferReader(_base() if path.endswith(".parquet") else _log(self.times[-1], _LOG_BYTES))
 
 
 @cache
@@ -97,9 +97,9 @@ def _base() -> bytes:
 
 
 @cache
-def _log(instant: str) -> bytes:
-    """A log file of a delete. Only block headers are read, so that it stands for one of any size."""
-    key, schema = pa.array(["k"]), new_schema("planning", _SCHEMA)
+def _log(instant: str, key_bytes: int = 1) -> bytes:
+    """A log file of a delete, of one key. Only block headers are read."""
+    key, schema = pa.array(["k" * key_bytes]), new_schema("planning", _SCHEMA)
     parts = delete_block(key, pa.array([""]), (), instant=instant, schema_text=schema, hudi_0x=False)
     return b"".join(bytes(part) for part in parts)
 
@@ -109,16 +109,15 @@ def _partition(number: int) -> str:
 
 
 def _files(partition: int, times: Sequence[str]) -> list[Entry]:
-    """The entries of a partition; sizes differ, so that there is something to sort by."""
+    """The entries of a partition; sizes of base files differ, so that there is something to sort by."""
     found = [Entry(name=_MARK, is_folder=False, size=96)]
     for number in range(_PER_PARTITION):
         file_id = f"{partition:08x}-{number:04d}-4000-8000-000000000000-0"
         base = BaseFileName(file_id=file_id, token="0-1-2", instant=times[0])
-        found.append(Entry(name=str(base), is_folder=False, size=_BASE_BYTES + number))
+        found.append(Entry(name=str(base), is_folder=False, size=_BASE_BYTES + (number * 7919 + partition) % 1000))
         for time_ in times[1:]:
             log = LogFileName(file_id=file_id, instant=time_, version=1, token="0-1-3")
-            size = _LOG_BYTES + (number * 7919 + partition) % 1000
-            found.append(Entry(name=str(log), is_folder=False, size=size))
+            found.append(Entry(name=str(log), is_folder=False, size=len(_log(times[-1], _LOG_BYTES))))
     return sorted(found, key=lambda e: e.name)
 
 
@@ -235,7 +234,7 @@ def _choosing(table: Table, options: ScheduleOptions) -> float:
     situation = Situation(timeline=snapshot.timeline, facts=facts, now=table.now())
     planned = plan_compaction(survey.looks(), situation, options, survey.measure, survey.refused)
     seconds = time.monotonic() - started
-    if len(planned.plans[0]) != _SLICES:
+    if [len(plan) for plan in planned.plans] != [_SLICES]:
         raise RuntimeError(f"{_SLICES} file groups expected: {planned.why}")
     return seconds
 

@@ -214,15 +214,20 @@ class WakeFile:
 
     def _state(self) -> tuple[int, int]:
         """The number of the file, and its size."""
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            return 0, 0
-        except OSError as error:
-            raise StorageError(
-                "the file for wake-ups cannot be read", path=self.shown, found=reason_of(error)
-            ) from error
+        with self._readable():
+            try:
+                found = self._path.stat()
+            except FileNotFoundError:
+                return 0, 0
         return found.st_ino, found.st_size
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            what = "the file for wake-ups cannot be read"
+            raise StorageError(what, path=self.shown, found=reason_of(error)) from error
 
     def hear(self, wake: Callable[[str], None], ended: threading.Event) -> None:
         """See `Source`."""
@@ -238,14 +243,9 @@ class WakeFile:
             self._file, self._at = file, 0
         if size <= self._at:
             return []
-        try:
-            with self._path.open("rb") as opened:
-                opened.seek(self._at)
-                data = opened.read(_READ_MAX)
-        except OSError as error:
-            raise StorageError(
-                "the file for wake-ups cannot be read", path=self.shown, found=reason_of(error)
-            ) from error
+        with self._readable(), self._path.open("rb") as opened:
+            opened.seek(self._at)
+            data = opened.read(_READ_MAX)
         whole = data.rpartition(b"\n")[0]
         self._at += len(whole) + 1 if b"\n" in data else len(data) if len(data) == _READ_MAX else 0
         return [line.decode("utf-8", "surrogateescape").strip() for line in whole.split(b"\n")]

@@ -27,7 +27,7 @@ from phantombase.compactor_daemon.execution.spark_session import arrow_of_spark
 from phantombase.timeline.codec.calendar import old_calendar
 from phantombase.timeline.codec.parquet_footer import CREATED_BY, ENCRYPTION, read_struct
 from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, readable
-from phantombase.timeline.errors import StorageError, decoding, reason_of
+from phantombase.timeline.errors import MalformedError, StorageError, decoding, reason_of
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.storage.contract import Storage
@@ -56,6 +56,9 @@ _MODERN = re.compile(r"parquet-mr version 1\.1\d\.|parquet-cpp-arrow version \d|
 _CODECS = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
 _ROOT = re.compile(r"file:|[a-z0-9]+://[^/]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+_UNREADABLE = "Nothing of this write is visible. Write the file again; or write `frame.cache()`: Spark reads it then."
 
 
 class _NotBareError(Exception):
@@ -99,8 +102,11 @@ class ParquetScan:
         """The rows of one share, in the order of the files. StorageError: a file has changed since the plan was made.
         MissingFileError: it is gone. MalformedError: it cannot be read."""
         for file in self.shares[number]:
-            for batch in self._batches(file):
-                yield from _conformed(batch, self.schema, file.path)
+            try:
+                for batch in self._batches(file):
+                    yield from _conformed(batch, self.schema, file.path)
+            except MalformedError as error:
+                raise error.at(_full(self.storage, file)).advising(_UNREADABLE) from error
 
     def fetched(self, most_bytes: int) -> pa.Table | None:
         """All rows, in this process; None: they take more bytes."""
@@ -380,10 +386,14 @@ def _check_unchanged(storage: Storage, file: ScannedFile) -> None:
         raise _changed(storage, file, found)
 
 
+def _full(storage: Storage, file: ScannedFile) -> str:
+    return f"{storage.base_path.rstrip('/')}/{file.path}"
+
+
 def _changed(storage: Storage, file: ScannedFile, found: str) -> StorageError:
     return StorageError(
         "a file of the rows changed while it was read",
-        path=f"{storage.base_path.rstrip('/')}/{file.path}",
+        path=_full(storage, file),
         expected=f"{file.size} bytes of {file.modified_ms} ms, with row groups of {list(file.rows)} rows",
         found=found,
         todo="Nothing of this write is visible. Make the DataFrame again, and write again.",

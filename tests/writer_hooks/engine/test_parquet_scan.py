@@ -216,8 +216,10 @@ def test_a_page_with_other_bytes_than_its_checksum(length: int, tmp_path: Path) 
     assert entry is not None
     file = ScannedFile(path="rows.parquet", size=entry.size, modified_ms=entry.modified_ms, rows=(1000,), groups=(0,))
     scan = ParquetScan(storage=LocalStorage(str(tmp_path)), schema=table.schema, stored=table.schema, shares=((file,),))
-    with pytest.raises(MalformedError, match="CRC checksum"):
+    with pytest.raises(MalformedError, match="CRC checksum") as raised:
         scan.fetched(1 << 30)
+    assert raised.value.path == str(path)
+    assert "frame.cache()" in raised.value.advice  # no part of the table: `timeline validate` would not find it
 
 
 def saved(table: pa.Table, path: Path, **written: Any) -> str:
