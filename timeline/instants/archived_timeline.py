@@ -27,7 +27,7 @@ from ..format.commit_metadata import CommitMetadata, from_record
 from ..format.commit_metadata import decode as decode_commit
 from ..format.instant import Instant, State, highest_states
 from ..format.log_block import BlockKind, HeaderKey, scan_blocks
-from ..format.log_decode import avro_values, decode_rows, decoding
+from ..format.log_decode import avro_values, decoding
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage, listed_if_there
 from .timeline import Timeline
@@ -40,7 +40,6 @@ _NAME_COLUMNS = ("instantTime", "action")
 _ARCHIVE = re.compile(r"\.commits_\.archive\.\d+.*")
 _MERGE_PLAN = "mergeArchivePlan"
 _MERGE_PLAN_SCHEMA = root_record("HoodieMergeArchiveFilePlan", optional("mergedArchiveFileName", STRING))
-_ARCHIVE_SCHEMA = pa.schema([(name, pa.string()) for name in ("commitTime", "actionType", "actionState")])
 
 
 def with_archive(storage: Storage, config: TableConfig, timeline: Timeline) -> Timeline:
@@ -167,16 +166,12 @@ def _parquet_instants(storage: Storage, path: str) -> Iterator[Instant]:
 
 def archive_log_instants(storage: Storage, path: str) -> Iterator[Instant]:
     """The completed instants in one archive log of version 6. MalformedError: unreadable."""
-    source = storage.open_input(path)
-    for block in scan_blocks(source, path):
-        if block.kind is not BlockKind.AVRO_DATA:
-            raise MalformedError("unexpected block in an archive", path=path, found=block.kind.name)
-        for row in next(decode_rows(block, source, _ARCHIVE_SCHEMA)).to_pylist():
-            if row["actionState"] not in (None, State.COMPLETED.name):  # very old archives contain no state
-                continue
-            if row["commitTime"] is None or row["actionType"] is None:
-                raise MalformedError("archive entry without time or action", path=path, found=repr(row))
-            yield Instant(requested_time=row["commitTime"], action=row["actionType"], state=State.COMPLETED)
+    for record in _log_records(storage, path):
+        if record.get("actionState") not in (None, State.COMPLETED.name):  # very old archives contain no state
+            continue
+        if record.get("commitTime") is None or record.get("actionType") is None:
+            raise MalformedError("archive entry without time or action", path=path, found=repr(record)[:800])
+        yield Instant(requested_time=record["commitTime"], action=record["actionType"], state=State.COMPLETED)
 
 
 def is_being_merged(storage: Storage, log: str) -> bool:
@@ -264,16 +259,26 @@ def _unless_merged(storage: Storage, path: str, found: Iterator[T]) -> list[T]:
 
 def _of_log(storage: Storage, path: str, fields: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """The state files in an archive log of version 6 that have one of these fields: their times and records."""
+    for record in _log_records(storage, path):
+        if record.get("commitTime") is None:
+            raise MalformedError("archive entry without time", path=path)
+        if any(record.get(name) is not None for name in fields):
+            yield record["commitTime"], record
+
+
+def _log_records(storage: Storage, path: str) -> Iterator[dict[str, Any]]:
+    """The records of an archive log of version 6, one by one: a block has ten, of some 200 fields."""
     source = storage.open_input(path)
     for block in scan_blocks(source, path):
+        if block.kind is not BlockKind.AVRO_DATA:
+            raise MalformedError("unexpected block in an archive", path=path, found=block.kind.name)
         with decoding(block):
             schema = parsed_schema(block.header(HeaderKey.SCHEMA))
             for value in avro_values(block, source):
                 record = decode_value(value, schema)
-                if not isinstance(record, dict) or record.get("commitTime") is None:
-                    raise MalformedError("archive entry without time", path=path)
-                if any(record.get(name) is not None for name in fields):
-                    yield record["commitTime"], record
+                if not isinstance(record, dict):
+                    raise MalformedError("archive entry that is no record", path=path)
+                yield record
 
 
 def _completed(storage: Storage, config: TableConfig) -> Iterator[tuple[str, Any]]:
