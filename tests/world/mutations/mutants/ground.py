@@ -173,10 +173,10 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/instants/archived_timeline", "if None in row.values():", "if False:", "archived_timeline"),
     ("timeline/instants/archived_timeline", "if not is_being_merged(storage, path):", "if False:", "archived_timeline"),
     ("timeline/instants/archived_timeline", "if not is_being_merged(storage, path):", "if True:", "archived_timeline"),
-    ("timeline/instants/archived_timeline", 'if row["actionState"] not in (None, State.COMPLETED.name):', "if False:", "archived_timeline"),
+    ("timeline/instants/archived_timeline", 'if record.get("actionState") not in (None, State.COMPLETED.name):', "if False:", "archived_timeline"),
     ("timeline/instants/archived_timeline", 'not in (None, State.COMPLETED.name):', 'not in (State.COMPLETED.name,):', "archived_timeline"),
     ("timeline/instants/archived_timeline", "        if block.kind is not BlockKind.AVRO_DATA:\n            raise MalformedError(", "        if block.kind is not BlockKind.AVRO_DATA:\n            continue\n            raise MalformedError(", "archived_timeline"),
-    ("timeline/instants/archived_timeline", 'if row["commitTime"] is None or row["actionType"] is None:', "if False:", "archived_timeline"),
+    ("timeline/instants/archived_timeline", 'if record.get("commitTime") is None or record.get("actionType") is None:', "if False:", "archived_timeline"),
     # The table: what is read again, whose schema counts, what a view may believe.
     ("timeline/view/view_loader", "        if load_table_config(without_snapshot(self.storage)) != self.config:\n", "        if False:\n", "table"),
     ("timeline/view/view_loader", "        self.check_unchanged()\n        self.check_not", "        self.check_not", "table"),
