@@ -37,7 +37,7 @@ class KeyLookup:
         for seed in _SEEDS:
             self._seed = seed
             hashes = hash_keys(keys, seed)
-            self._order = np.argsort(hashes, kind="stable")
+            self._order = np.argsort(hashes)
             self._sorted = hashes[self._order]
             # If two distinct keys had the same hash, a hash would need several candidates: use another seed.
             if not (self._sorted[1:] == self._sorted[:-1]).any():
@@ -45,10 +45,11 @@ class KeyLookup:
         else:
             raise MalformedError("record keys are not distinct", found=f"{len(keys)} keys")
         self._bits = max(1, len(keys).bit_length())
-        edges = np.arange((1 << self._bits) + 1, dtype=np.uint64)
-        # The edge after the last prefix is 2**64, which does not fit: it is the end of the array.
-        starts = np.searchsorted(self._sorted, edges[:-1] << np.uint64(64 - self._bits))
-        self._starts = np.append(starts, len(keys))
+        runs = np.bincount(self._prefixes(self._sorted), minlength=1 << self._bits)
+        self._starts = np.concatenate(([0], np.cumsum(runs)))
+
+    def _prefixes(self, hashes: Hashes) -> npt.NDArray[np.int64]:
+        return (hashes >> np.uint64(64 - self._bits)).astype(np.int64)
 
     def find(self, probes: pa.Array) -> npt.NDArray[np.int64]:
         """For each probe its position in the set, -1 if the set does not contain it (it never contains null)."""
@@ -56,7 +57,7 @@ class KeyLookup:
         if not len(self._keys) or not len(probes):
             return found
         hashes = hash_keys(probes, self._seed)
-        prefix = (hashes >> np.uint64(64 - self._bits)).astype(np.int64)
+        prefix = self._prefixes(hashes)
         candidate, end = self._starts[prefix], self._starts[prefix + 1]
         open_probes = np.flatnonzero(candidate < end)
         while len(open_probes):

@@ -85,6 +85,7 @@ class SliceMerge:
         self._rule = rule
         self._won = won
         self._seen = np.zeros(len(won.keys), np.bool_)
+        self._row = np.empty(len(won.keys), np.int64)
         self._hashed = hashed
         self._counts = dict.fromkeys(("base_rows", "untouched", "kept", "replaced", "deleted", "duplicate_hits"), 0)
 
@@ -143,9 +144,8 @@ class SliceMerge:
     def _without_later_duplicates(self, hit: Indices, at: Indices) -> Indices:
         """Drops hits on a key that already occurred in this base file, unless every duplicate must be changed."""
         key = at[hit]
-        first = np.zeros(len(hit), np.bool_)
-        first[np.unique(key, return_index=True)[1]] = True
-        first &= ~self._seen[key]
+        self._row[key[::-1]] = hit[::-1]  # of several rows of a key the first one stays
+        first: Flags = (self._row[key] == hit) & ~self._seen[key]
         if self._rule.every_duplicate:
             self._counts["duplicate_hits"] += int((~first).sum())
             return hit
