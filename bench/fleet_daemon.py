@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from phantombase.compactor_daemon.attempt.attempt import WaitScope, keep_slot
-from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Limit
+from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
@@ -24,6 +24,7 @@ from phantombase.compactor_daemon.fleet.claims import HeldClaim, table_id
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+from phantombase.compactor_daemon.unit_of_work import Limit
 from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.format.instant import Instant, State, format_time

@@ -217,3 +217,45 @@ class RunService(Protocol):
 
     def __call__(self, table: Table, options: Any, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
         """Errors of the tree: another service may run all the same."""
+
+
+class Limit:
+    """A point in time at which work ends. Another thread may move it closer while the work runs.
+
+    `seconds` from now; None: no limit so far. `clock`: seconds, monotonic; None: this machine's.
+    UsageError: not a number of seconds."""
+
+    def __init__(self, seconds: float | None = None, clock: Callable[[], float] | None = None) -> None:
+        is_number = isinstance(seconds, int | float) and 0 <= seconds < float("inf")
+        if seconds is not None and not is_number:
+            raise UsageError("not a time limit", expected="seconds, or None for no limit", found=repr(seconds))
+        self._clock = clock or time.monotonic
+        self._end = float("inf") if seconds is None else self._clock() + seconds
+        self._closed = False
+        self._why = "its time limit"
+
+    def close(self, seconds: float, why: str = "its time limit") -> None:
+        """No further instant may begin. The one in progress has at most `seconds` left, or less by an earlier limit."""
+        self._closed, self._why = True, why
+        self._end = min(self._end, self._clock() + seconds)
+
+    @property
+    def closed(self) -> bool:
+        """Whether no instant may begin."""
+        return self._closed or self._clock() >= self._end
+
+    def check_begin(self) -> None:
+        """StoppedError: no instant may begin."""
+        if self.closed:
+            raise self._stopped()
+
+    def check(self) -> None:
+        """StoppedError: the instant in progress has no time left."""
+        if self._clock() >= self._end:
+            raise self._stopped()
+
+    def _stopped(self) -> StoppedError:
+        return StoppedError(
+            f"the work was stopped by {self._why}",
+            todo="Nothing of this instant was published. Run again; finished file slices are adopted.",
+        )

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .compactor_daemon.archiving.archive import ArchiveResult as ArchiveResult
     from .compactor_daemon.archiving.choice import ArchiveOptions as ArchiveOptions
     from .compactor_daemon.attempt.compact_or_resume import Compacted as Compacted
-    from .compactor_daemon.attempt.compact_or_resume import Limit as Limit
     from .compactor_daemon.attempt.outcome import CancelledWork as CancelledWork
     from .compactor_daemon.catalogs.options import SyncOptions as SyncOptions
     from .compactor_daemon.catalogs.options import SyncResult as SyncResult
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from .compactor_daemon.undo.rollback import RolledBack as RolledBack
     from .compactor_daemon.undo.savepoint import KeptSavepoint as KeptSavepoint
     from .compactor_daemon.undo.unschedule import Unscheduled as Unscheduled
+    from .compactor_daemon.unit_of_work import Limit as Limit
     from .services import archive as archive
     from .services import audit as audit
     from .services import build_metadata as build_metadata
@@ -162,7 +162,7 @@ _NAMES = {
     "unschedule validate",
     "compactor_daemon.archiving.archive": "ArchiveResult",
     "compactor_daemon.archiving.choice": "ArchiveOptions",
-    "compactor_daemon.attempt.compact_or_resume": "Compacted Limit",
+    "compactor_daemon.attempt.compact_or_resume": "Compacted",
     "compactor_daemon.attempt.outcome": "CancelledWork",
     "compactor_daemon.catalogs.options": "SyncOptions SyncResult",
     "compactor_daemon.cleaning.choice": "CleanOptions",
@@ -190,6 +190,7 @@ _NAMES = {
     "compactor_daemon.undo.rollback": "RolledBack",
     "compactor_daemon.undo.savepoint": "KeptSavepoint",
     "compactor_daemon.undo.unschedule": "Unscheduled",
+    "compactor_daemon.unit_of_work": "Limit",
     "timeline.audit.audit": "GroupAudit InstantAudit Verdict",
     "timeline.table.history": "PriceOptions",
     "timeline.audit.validate": "Validated",

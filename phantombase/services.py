@@ -26,7 +26,6 @@ from phantombase.compactor_daemon.daemon.replay import replay_table
 from .api import AnyTable, Given, locked, opened
 from .compactor_daemon.archiving.archive import ArchiveResult, archive_table
 from .compactor_daemon.archiving.choice import ArchiveOptions
-from .compactor_daemon.attempt.compact_or_resume import Limit
 from .compactor_daemon.attempt.outcome import CancelledWork
 from .compactor_daemon.catalogs.options import SyncOptions, SyncResult
 from .compactor_daemon.catalogs.sync import sync_table
@@ -74,6 +73,7 @@ from .compactor_daemon.undo.restore import Restored, restore_table
 from .compactor_daemon.undo.rollback import RolledBack, roll_back_newest
 from .compactor_daemon.undo.savepoint import KeptSavepoint
 from .compactor_daemon.undo.unschedule import Unscheduled
+from .compactor_daemon.unit_of_work import Limit
 from .timeline.audit.audit import InstantAudit
 from .timeline.audit.clusterings import audits
 from .timeline.audit.validate import Validated, validated

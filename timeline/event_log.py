@@ -7,7 +7,8 @@ terminal."""
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -18,15 +19,31 @@ logging.getLogger(NAME).addHandler(logging.NullHandler())
 
 
 class _Late:
-    """Creates the logger at the first event: importing structlog takes a tenth of a command's start."""
+    """Creates the logger at the first event that counts: importing structlog takes a tenth of a command's start."""
 
     def __getattr__(self, name: str) -> Any:
+        level = logging.getLevelNamesMapping().get(name.upper())
+        if level is not None and not logging.getLogger(NAME).isEnabledFor(level):
+            return _left_out
         return getattr(_logger(), name)
+
+
+def _left_out(event: str, **fields: Any) -> None:
+    """An event of a level that is not shown."""
 
 
 def get_logger() -> Any:
     """A logger of structlog: `info("written", rows=3)` is a record with the message `written rows=3`."""
     return _Late()
+
+
+@contextmanager
+def bound(**fields: str | int) -> Iterator[None]:
+    """Adds fields to each event of the body."""
+    from structlog.contextvars import bound_contextvars  # late, as above
+
+    with bound_contextvars(**fields):
+        yield
 
 
 @cache

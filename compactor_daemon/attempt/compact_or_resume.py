@@ -21,7 +21,7 @@ from itertools import chain
 from phantombase.timeline.audit.ledgers import ledger_of
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import AttemptDeadError, MalformedError, PhantombaseError, StoppedError, UsageError
+from phantombase.timeline.errors import AttemptDeadError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.compaction_plan import CompactionPlan
@@ -32,7 +32,7 @@ from phantombase.timeline.locks.pause import COMPACTION
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.slice_log import check_slice
 from phantombase.timeline.merge.table_rules import slice_rules
-from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
@@ -42,7 +42,7 @@ from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.table import Table, from_one_snapshot
 
 from ..options import AttemptOptions
-from ..unit_of_work import note_work, unit_of_work
+from ..unit_of_work import Limit, note_work, unit_of_work
 from .attempt import Attempt, WaitScope, decide_commit, keep_slot, open_attempt, stage
 from .compaction import Compaction
 from .failures import WorkNote
@@ -323,45 +323,3 @@ def _summary(storage: Storage, decision: CommitDecision, seconds: float, *, resu
         seconds=seconds,
         resumed=resumed,
     )
-
-
-class Limit:
-    """A point in time at which work ends. Another thread may move it closer while the work runs.
-
-    `seconds` from now; None: no limit so far. `clock`: seconds, monotonic; None: this machine's.
-    UsageError: not a number of seconds."""
-
-    def __init__(self, seconds: float | None = None, clock: Callable[[], float] | None = None) -> None:
-        is_number = isinstance(seconds, int | float) and 0 <= seconds < float("inf")
-        if seconds is not None and not is_number:
-            raise UsageError("not a time limit", expected="seconds, or None for no limit", found=repr(seconds))
-        self._clock = clock or time.monotonic
-        self._end = float("inf") if seconds is None else self._clock() + seconds
-        self._closed = False
-        self._why = "its time limit"
-
-    def close(self, seconds: float, why: str = "its time limit") -> None:
-        """No further instant may begin. The one in progress has at most `seconds` left, or less by an earlier limit."""
-        self._closed, self._why = True, why
-        self._end = min(self._end, self._clock() + seconds)
-
-    @property
-    def closed(self) -> bool:
-        """Whether no instant may begin."""
-        return self._closed or self._clock() >= self._end
-
-    def check_begin(self) -> None:
-        """StoppedError: no instant may begin."""
-        if self.closed:
-            raise self._stopped()
-
-    def check(self) -> None:
-        """StoppedError: the instant in progress has no time left."""
-        if self._clock() >= self._end:
-            raise self._stopped()
-
-    def _stopped(self) -> StoppedError:
-        return StoppedError(
-            f"the work was stopped by {self._why}",
-            todo="Nothing of this instant was published. Run again; finished file slices are adopted.",
-        )

@@ -8,7 +8,10 @@
     abandoned                     temporary files, and unfinished uploads to an object store, are removed
 
 A pending instant needs none of this: the next run publishes its decision, or opens the next attempt
-(`compact_or_resume`)."""
+(`compact_or_resume`).
+
+Mostly nothing is left. So what publishes and reverts, which takes pyarrow, is imported where something is: commands
+that find nothing start without it."""
 
 from __future__ import annotations
 
@@ -48,16 +51,6 @@ from phantombase.timeline.table.table import Snapshot, Table
 
 from .outcome import STAGED_ENDINGS, CommitDecision, decisions, declare_dead, is_revoked, replaced_groups
 from .pending_clusterings import remove_dead_runs
-from .publish import remove_staged, remove_strays, retire
-from .revert import retract_commit, revert_files, stale_commit
-from .slice_record import (
-    completed_commits,
-    completed_compaction,
-    decision_of_commit,
-    is_ours,
-    named_files,
-    remove_placed,
-)
 from .validity import ASKED, Validity, decided_instant, validity_of
 
 _log = get_logger()
@@ -146,6 +139,10 @@ def finish(table: Table, instant: str, lock: TableLock) -> None:
     compactor completed it, or it is not on the timeline, undecided attempts are declared dead, then placed and staged
     files are removed. ConflictError: see `revert_files`, `refuse_rollback`. MalformedError: it is not completed, and
     the record of its decision cannot be read."""
+    from .publish import remove_staged, retire
+    from .revert import retract_commit, stale_commit
+    from .slice_record import completed_compaction, is_ours
+
     storage = table.storage
     try:
         made = decisions(storage, instant)
@@ -180,7 +177,6 @@ def _replanned(table: Table, instant: str, lock: TableLock) -> bool:
             todo = f"`compactor-daemon replan TABLE {instant}`, with --lock or --sole-writer, finishes it."
             _log.warning("replan_unfinished", table=table.storage.base_path, instant=instant, todo=todo)
             return False
-        # late: `status` starts without pyarrow
         from phantombase.timeline.planning.options import PLAN_NAMED
         from phantombase.timeline.planning.schedule import schedule_compaction
 
@@ -193,6 +189,8 @@ def _replanned(table: Table, instant: str, lock: TableLock) -> bool:
 
 def _lost_removed(table: Table, done: Instant, made: Sequence[CommitDecision], lock: TableLock) -> bool:
     """Removes files that decisions name and the commit `done` does not; returns whether none is left."""
+    from .slice_record import completed_compaction, named_files, remove_placed
+
     named = named_files(table, done)
     placed = (p.final for one in made for p in one.placements)
     if not any(final not in named and table.storage.find(final) is not None for final in placed):
@@ -210,6 +208,8 @@ def _lost_removed(table: Table, done: Instant, made: Sequence[CommitDecision], l
 def _reverted(table: Table, instant: str, lock: TableLock) -> bool:
     """Reverts invalid decisions of an instant that is neither pending nor completed. False: a decision is valid or
     blocked after all; nothing else of the instant may be removed."""
+    from .revert import revert_files
+
     with exclusive(table, lock, "revert a decision", {**READ_INSIDE, **ASKED}) as table:
         for decision in decisions(table.storage, instant):
             assessment = validity_of(table, decision)
@@ -222,6 +222,9 @@ def _reverted(table: Table, instant: str, lock: TableLock) -> bool:
 
 def _finish_by_commit(table: Table, done: Instant) -> None:
     """Finishes a completed compaction whose decision cannot be read, by its commit."""
+    from .publish import remove_staged, remove_strays, retire
+    from .slice_record import decision_of_commit
+
     if not {LEDGER, CLUSTERED}.isdisjoint(table.commit_metadata(done).extra_metadata):
         retire(table, decision_of_commit(table, done))
         return
@@ -287,6 +290,9 @@ def _is_littered(table: Table, instant: str) -> bool:
         return True
     if any(storage.find(final) is not None for final in finals):
         return True
+    from .revert import stale_commit
+    from .slice_record import completed_commits
+
     return any(stale_commit(table, done, made) is not None for done in completed_commits(table, instant))
 
 

@@ -16,8 +16,8 @@ from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.ledger import Expiry
 from phantombase.timeline.format.record_key import looks_like_bucket
 from phantombase.timeline.merge.rule import SliceRules, can_expire
+from phantombase.timeline.metadata_table.record_index import upkeep_of
 from phantombase.timeline.metadata_table.records.keys import OF_ROWS
-from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.planning.log_compaction import LogPiece, folds_exactly, planned_pieces, runs_of
 from phantombase.timeline.table.in_progress import merges_no_logs
 from phantombase.timeline.table.table import Snapshot, Table, TableSchema

@@ -15,14 +15,13 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
-from structlog.contextvars import bound_contextvars
 
 from phantombase.timeline.codec.arrow_schema import project
 from phantombase.timeline.codec.avro_schema import FILE_NAME, RECORD_KEY
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.codec.parquet_write import write_base_file
 from phantombase.timeline.errors import AttemptDeadError
-from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.event_log import bound, get_logger
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName
 from phantombase.timeline.format.ledger import Ledger
 from phantombase.timeline.format.log_block import Skipped
@@ -215,7 +214,7 @@ class Runner(Protocol):
 def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
     """Stages the slice's new base file and records it; safe to run twice (retries, speculation). LedgerError: the
     ledger does not balance; no `.ok` is written. Other errors of the tree: unreadable inputs."""
-    with bound_contextvars(instant=task.instant, attempt=task.attempt, file_group=task.slice.file_id):
+    with bound(instant=task.instant, attempt=task.attempt, file_group=task.slice.file_id):
         done = _compacted(storage, task)
         _log.debug("slice_compacted", rows=done.ledger.rows_out, bytes=done.size, seconds=done.seconds)
         return done

@@ -23,7 +23,8 @@ from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, enco
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, prepare
+from phantombase.timeline.metadata_table.record_index import check_keepable
+from phantombase.timeline.metadata_table.update import Change, apply_update, prepare
 from phantombase.timeline.read.pins import all_pins, forget_expired, live_pins
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.storage.contract import listed_if_there

@@ -13,6 +13,7 @@ from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.instants.instant_files import Torn, load_state_files, retained_by
+from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.read.pins import Pin, all_pins, earliest_to_retain, live_pins
 from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.shown import Shown
@@ -101,8 +102,6 @@ def would_clean(
     table: Table, view: TableView, options: CleanOptions, only: Collection[GroupKey] | None = None
 ) -> CleanResult:
     """What `clean_table` would do, or its error; nothing is changed. `view`: of `load_whole`. `only`: see `choose`."""
-    from phantombase.timeline.metadata_table.update import check_keepable  # late: it takes pyarrow
-
     check_keepable(table, moves_rows=False)
     refuse_in_progress(table.with_timeline(view.timeline))
     finishing = to_finish(table)

@@ -15,11 +15,9 @@ from functools import partial
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from zipfile import ZipFile
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import typer
 from rich.console import RenderableType
 from rich.text import Text
@@ -29,9 +27,6 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.errors import UsageError, reason_of
 from phantombase.timeline.locks.table_lock import check_writers_known
-from phantombase.timeline.metadata_table.create import drop_metadata_table
-from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
-from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import EXIT_FAILED, local_path
@@ -40,13 +35,13 @@ from phantombase.timeline.terminal.console import configure_logging, emit, steps
 from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.text_table import Column, RowsTable, duration, numbers, plural, sizes
 
-from ..attempt.compact_or_resume import pending_instants, preflight
-from ..attempt.inputs import check_record_ttl
 from ..execution.run_compactions import run_compactions
 from ..execution.spark_session import check_spark
 from ..options import AttemptOptions, ExecuteOptions
 from .option_flags import ATTEMPT, OUTPUT, TableChange, check_reachable, offers, typed_names
-from .schedule import left_out_line, render_plans, scheduled_facts, unmergeable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @offers
@@ -95,8 +90,15 @@ def compact(
         check_writers_known(at.lock, at.sole_writer, "compact", "Give --lock if other processes write.")
     if schedule and instant is not None:
         raise UsageError("--schedule requests a new instant", found=f"--instant {instant}", todo="Give one of them.")
-    requested: Scheduled | None = None
+    facts, left, error = None, list[dict[str, Any]](), ""
     if schedule:
+        # late: what plans takes pyarrow, and `compact` mostly finds nothing to do
+        from phantombase.timeline.metadata_table.create import drop_metadata_table
+        from phantombase.timeline.planning.schedule import schedule_compaction
+
+        from ..attempt.inputs import check_record_ttl
+        from .schedule import left_out_line, scheduled_facts, unmergeable
+
         table, lock = at.open(
             "--schedule",
             "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
@@ -106,8 +108,8 @@ def compact(
             check_spark(execute)
         table = drop_metadata_table(table, lock) if drop_metadata_table_ else table
         requested = schedule_compaction(table, lock, check=partial(check_record_ttl, output), dry_run=at.dry_run)
-    left = unmergeable(requested)
-    facts = None if requested is None else scheduled_facts(requested)
+        facts, left = scheduled_facts(requested), unmergeable(requested)
+        error = left_out_line(left) if left else ""  # last: the table of what was compacted may be long
     data: dict[str, Any] = {"table": at.table, "scheduled": facts, "dry_run": at.dry_run}
     if at.dry_run:
         data |= {"compacted": [], "pending": _pending(at.opened(), instant, output)}
@@ -128,12 +130,13 @@ def compact(
             progress=progress,
         )
     data |= {"compacted": as_json(results.done), "executors": as_json(results.executors)}
-    error = left_out_line(left) if left else ""  # last: the table of what was compacted may be long
     return CommandResult(data, render_compacted, failed=bool(left), error=error)
 
 
 def _pending(table: Table, instant: str | None, output: OutputOptions) -> list[dict[str, Any]]:
     """The pending instants that a run would take up, each with the error that would refuse it."""
+    from ..attempt.compact_or_resume import pending_instants, preflight  # late: they take pyarrow
+
     seen = table.snapshot()
     instants = pending_instants(seen, instant)
     refused = preflight(seen, instants, output)
@@ -172,6 +175,8 @@ def _nothing(data: Mapping[str, Any]) -> str:
 
 def _render_scheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if data.get("scheduled"):
+        from .schedule import render_plans
+
         yield from render_plans(data["scheduled"], dry_run=data.get("dry_run", False))
 
 
@@ -208,7 +213,7 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="phantombase-demo-") as temporary, _whole(keep):
         path = str(unpack_demo_table(Path(temporary) / "table" if keep is None else keep))
         table = Table.open(path)
-        pending = pending_instants(table)
+        pending = [one.requested_time for one in table.load_timeline().pending_merges]
         before, before_base = _both_reads(path)
         if not json:
             start = {"pending": pending, "rows": before.num_rows, "current": current_rows(before_base, before)}
@@ -218,7 +223,7 @@ def demo(
         after, after_base = _both_reads(path)
         data = {
             "table": path if keep else None,
-            "pending": list(pending),
+            "pending": pending,
             "compacted": as_json(results.done),
             "snapshot_rows": after.num_rows,
             "snapshot_unchanged": same_rows(before, after),
@@ -243,6 +248,8 @@ def _whole(folder: Path | None) -> Iterator[None]:
 
 
 def _both_reads(path: str) -> tuple[pa.Table, pa.Table]:
+    from phantombase.timeline.read.table_read import Query, ReadOptions, read_table  # late: it takes pyarrow
+
     table = Table.open(path)
     return read_table(table), read_table(table, ReadOptions(query=Query.READ_OPTIMIZED))
 
@@ -306,5 +313,7 @@ def same_rows(left: pa.Table, right: pa.Table) -> bool:
 
 def current_rows(base_files: pa.Table, snapshot: pa.Table) -> int:
     """How many rows of the snapshot have their newest version in the base files."""
+    import pyarrow.compute as pc  # late, as above
+
     newest = pc.is_in(snapshot.column(COMMIT_SEQNO), base_files.column(COMMIT_SEQNO))
     return int(pc.sum(newest).as_py() or 0)

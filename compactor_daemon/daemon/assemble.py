@@ -20,7 +20,7 @@ from phantombase.timeline.errors import PhantombaseError, UnknownStateError, Uns
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import ProcessLock, table_lock
-from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.planning.options import Pace
 from phantombase.timeline.planning.schedule import Scheduled
 from phantombase.timeline.storage.contract import Storage
@@ -28,7 +28,7 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 
 from ..attempt.attempt import WaitScope
-from ..attempt.compact_or_resume import Compacted, Limit
+from ..attempt.compact_or_resume import Compacted
 from ..attempt.slice_record import SliceDone
 from ..attempt.slice_task import Runner
 from ..execution.runners import ChosenRunner, SparkRunner, all_storage_options, check_memory, open_runner, this_machine
@@ -41,6 +41,7 @@ from ..fleet.zookeeper_claims import ZooKeeperClaims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..options import ExecuteOptions
 from ..services.serve import ServiceDone
+from ..unit_of_work import Limit
 from .control import Assigned, Served
 from .dispatch import Rules, in_order
 from .loop import Daemon

@@ -16,13 +16,14 @@ from phantombase.timeline.planning.schedule import Scheduled
 from phantombase.timeline.terminal.text_table import plural
 
 from ..attempt.attempt import WaitScope
-from ..attempt.compact_or_resume import Compacted, Limit
+from ..attempt.compact_or_resume import Compacted
 from ..attempt.failures import Parked, Paused, RetryOptions, Waits
 from ..fleet.budget import Spent
 from ..fleet.claims import Claims, HeldClaim
 from ..fleet.pools import Pool, QuotaUsage
 from ..services.serve import ServiceDone
 from ..status.lag import PlanState, why_behind
+from ..unit_of_work import Limit
 from .dispatch import (
     Action,
     NextSteps,

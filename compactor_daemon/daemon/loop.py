@@ -22,12 +22,10 @@ from queue import Empty, SimpleQueue
 from threading import Semaphore
 from typing import Any
 
-import structlog
-
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.verdict import Freshness
 from phantombase.timeline.errors import PhantombaseError, SparkError
-from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.event_log import bound, get_logger
 from phantombase.timeline.planning.schedule import Scheduled
 
 from ..attempt.failures import FailureClass, RetryOptions, classify
@@ -273,7 +271,7 @@ class Daemon:
     # --- in other threads ----------------------------------------------------------------------------------------
 
     def _execute(self, table: str, instant: str, work: RunningWork) -> None:
-        with structlog.contextvars.bound_contextvars(table=table, instant=instant):
+        with bound(table=table, instant=instant):
             ended = work.run()
         error = ended.error
         self._news.put(
@@ -298,7 +296,7 @@ class Daemon:
         failed: type[UpkeepFailed | ServicesRan] = UpkeepFailed,
     ) -> None:
         """Does something on a table, then puts the event of its end into the queue."""
-        with structlog.contextvars.bound_contextvars(table=table):
+        with bound(table=table):
             try:
                 event = done(do())
             except Exception as error:

@@ -34,13 +34,12 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.instant_files import states_by_names
 from phantombase.timeline.instants.reserved_times import record_names
 from phantombase.timeline.instants.table_clock import TimelineMark
-from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.instants.timeline import Timeline, pending_writer
 from phantombase.timeline.instants.triggers import Trigger
 from phantombase.timeline.locks.pause import COMPACTION, SILENCE, KnownPauses, Pause, held_by, pauses, refuse_paused
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.planning.options import Pace, ScheduleOptions, past_runs
-from phantombase.timeline.planning.planner import pending_writer
 from phantombase.timeline.planning.schedule import Scheduled, read_lag, schedule_compaction
 from phantombase.timeline.planning.survey import is_due
 from phantombase.timeline.storage.contract import Storage, list_of_table
@@ -49,7 +48,7 @@ from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 
 from ..attempt.attempt import WaitScope, keep_slot
-from ..attempt.compact_or_resume import Compacted, Limit, compact_instant, pending_instants, preflight
+from ..attempt.compact_or_resume import Compacted, compact_instant, pending_instants, preflight
 from ..attempt.failures import (
     CLUSTERING,
     FailureClass,
@@ -78,7 +77,7 @@ from ..services.options import LOCK, Policies, Service, ServiceOptions, read_pol
 from ..services.serve import ServiceDone, last_runs, note_runs, serve_table
 from ..services.serve import due as due_services
 from ..status.lag import LagTracker, row_ms
-from ..unit_of_work import ServiceMeans
+from ..unit_of_work import Limit, ServiceMeans
 from .dispatch import DaemonOrder
 from .table_state import Pending, SeenLag, SeenTable
 

@@ -15,11 +15,12 @@ from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 
-from ..attempt.compact_or_resume import Compacted, Limit
+from ..attempt.compact_or_resume import Compacted
 from ..attempt.failures import FailureClass, Parked, classify
 from ..fleet.claims import HeldClaim
 from ..fleet.pools import Pool, PoolUsage
 from ..services.serve import ServiceDone
+from ..unit_of_work import Limit
 from .control import (
     Control,
     Event,

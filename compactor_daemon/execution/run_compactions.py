@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
@@ -36,19 +36,21 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.locks.pause import COMPACTION, refuse_paused
 from phantombase.timeline.locks.table_lock import table_lock
-from phantombase.timeline.metadata_table.create import drop_metadata_table
-from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 
-from ..attempt.compact_or_resume import Compacted, Limit, compact_instant, pending_instants, preflight
 from ..attempt.finish import abandoned_uploads_aborted, finish_completed, littered_instants
-from ..attempt.slice_task import Runner
 from ..fleet.claims import claim_all, claim_one
 from ..options import AttemptOptions, ExecuteOptions
+from ..unit_of_work import Limit
 from .runners import ExecutorChoice, all_storage_options, check_memory, log_choice, open_runner, this_machine
+
+if TYPE_CHECKING:
+    from ..attempt.compact_or_resume import Compacted
+    from ..attempt.slice_task import Runner
 
 _log = get_logger()
 InstantProgress: TypeAlias = Callable[[str, int, int], None]
@@ -101,9 +103,11 @@ def run_compactions(
     table = table.with_clock(clock or ClockOptions())
     held = table_lock(table.storage, lock, sole_writer=sole_writer)
     if drop_metadata and not limit.closed:
+        from phantombase.timeline.metadata_table.create import drop_metadata_table  # late, see `_pending`
+
         table = drop_metadata_table(table, held)  # also if nothing is pending, or executable
     seen = table.snapshot()
-    instants = pending_instants(seen, instant)
+    instants = _pending(seen, instant)
     check_keepable(table, moves_rows=False)
     if limit.closed or (not instants and not recorded_instants(seen.storage)):
         return Compactions(left=instants)
@@ -111,6 +115,8 @@ def run_compactions(
     run = _Run(refused={})
     with ExitStack() as open_:
         if instants:
+            from ..attempt.compact_or_resume import compact_instant, preflight  # late, see `_pending`
+
             # Before the checks: Spark takes longer to start than the checks take.
             running = runner or open_.enter_context(open_runner(execute, run.note_executor))
             with _proved(table.storage):
@@ -141,10 +147,10 @@ def run_compactions(
                         limit=limit,
                     )
 
-            run.each(pending_instants(finished or table.snapshot(), instant), compact)
+            run.each(_pending(finished or table.snapshot(), instant), compact)
     if run.parked is not None:
         raise run.parked
-    if not instants and pending_instants(table.snapshot()):  # what was finished has left a plan to execute
+    if not instants and _pending(table.snapshot()):  # what was finished has left a plan to execute
         return run_compactions(
             table,
             lock=lock,
@@ -160,6 +166,15 @@ def run_compactions(
     if run.left:
         _log.info("stopped_by_limit", done=len(run.done), left=run.left)
     return Compactions(done=tuple(run.done), left=run.left, executors=tuple(run.executors))
+
+
+def _pending(table: Snapshot, only: str | None = None) -> tuple[str, ...]:
+    """See `pending_instants`. What executes them takes pyarrow: commands that find none start without it."""
+    if only is None and not table.timeline.pending_merges:
+        return ()
+    from ..attempt.compact_or_resume import pending_instants
+
+    return pending_instants(table, only)
 
 
 @contextmanager

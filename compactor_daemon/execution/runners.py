@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError, reason_of, without_classes
 from phantombase.timeline.event_log import get_logger
@@ -26,11 +26,13 @@ from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
-from ..attempt.slice_record import SliceDone
-from ..attempt.slice_task import Runner, SliceProgress, StageTask, Tasks
 from ..jvm_archive import spark_java
 from ..options import ExecuteOptions, Executor
 from .spark_session import StartingSpark, check_spark, hadoop_conf
+
+if TYPE_CHECKING:
+    from ..attempt.slice_record import SliceDone
+    from ..attempt.slice_task import Runner, SliceProgress, StageTask, Tasks
 
 LARGE_BYTES = 8 << 30
 """A plan that reads more is large: Spark's processes share the work better than threads of one process do."""
@@ -263,7 +265,7 @@ class SparkRunner:
             if isinstance(outcome, PhantombaseError):
                 raise outcome
         progress(len(tasks), len(tasks))
-        return [o for o in outcomes if isinstance(o, SliceDone)]
+        return [o for o in outcomes if not isinstance(o, PhantombaseError)]
 
     def _job_failed(self, task: StageTask, error: BaseException) -> SparkError:
         what = f"a Spark job of the {task.job} failed"
@@ -356,6 +358,8 @@ class CountingRunner:
 
     def _count(self, storage: Storage, left: set[str]) -> None:
         """Counts the records that are there now, and removes them from `left`: each is read once."""
+        from ..attempt.slice_record import SliceDone  # late: commands that execute nothing start without pyarrow
+
         folders = {path.rpartition("/")[0] for path in left}
         there = {f"{folder}/{e.name}" for folder in folders for e in listed_if_there(storage, folder) or ()}
         for path in left & there:

@@ -21,7 +21,7 @@ from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.instants.reserved_times import attempts
 from phantombase.timeline.locks.pause import COMPACTION, refuse_paused
 from phantombase.timeline.metadata_table.measure import Measure
-from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.option import path_text, spelled
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.shown import Shown

@@ -18,7 +18,7 @@ from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.rollback_plan import decode_restore_plan
-from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.instants.timeline import Timeline, pending_writer
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
 from phantombase.timeline.service.table_state import ServedState
@@ -99,12 +99,12 @@ def outlook(
 
 def _next_plan(table: Snapshot, trigger: TriggerOptions) -> NextPlan:
     """For a goal of freshness, what it says of this table alone: a daemon also knows the others."""
-    from phantombase.timeline.planning.options import ScheduleOptions  # late: `status` starts without pyarrow
-    from phantombase.timeline.planning.schedule import fresh_trigger
-
     found = next_plan(table.timeline, table.now(), trigger)
     if trigger.freshness_s is None:
         return found
+    from phantombase.timeline.planning.options import ScheduleOptions
+    from phantombase.timeline.planning.schedule import fresh_trigger  # late: `status` starts without pyarrow
+
     asked = fresh_trigger(table, ScheduleOptions(freshness_s=trigger.freshness_s))
     return found if asked is None else replace(found, due=asked.fired, why=asked.why)
 
@@ -113,11 +113,14 @@ def _freshness(
     table: Table, view: TableView, goal_s: float | None, pending: Sequence[PendingCompaction]
 ) -> Freshness | None:
     """None: the table has no log files, so nothing is ever outside of base files."""
-    from phantombase.timeline.planning.schedule import busy_file_groups  # late: as above
-
     if not table.config.has_logs:
         return None
-    row = table_lag(view.living(), view.timeline, busy_file_groups(table.with_timeline(view.timeline)).groups).oldest
+    row = table_lag(view.living(), view.timeline, {}).oldest
+    if row is not None:
+        from phantombase.timeline.planning.schedule import busy_file_groups  # late: as above
+
+        busy = busy_file_groups(table.with_timeline(view.timeline)).groups
+        row = table_lag(view.living(), view.timeline, busy).oldest
     age_s = None if row is None else Clock.of(table).age(row.time)
     return freshness_of(row, max(0.0, age_s or 0.0), goal_s, view.timeline, pending)
 
@@ -126,8 +129,6 @@ def freshness_of(
     row: OldestRow | None, lag_s: float, goal_s: float | None, timeline: Timeline, pending: Sequence[PendingCompaction]
 ) -> Freshness:
     """The lag against a goal, and the reason. `row`: see `why_behind`. `pending`: the compactions."""
-    from phantombase.timeline.planning.planner import pending_writer  # late: as above
-
     plans = [
         PlanState(instant=one.instant, state=one.state, why=one.why, run_s=one.work.for_s if one.work else None)
         for one in pending

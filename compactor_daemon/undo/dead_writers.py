@@ -19,7 +19,7 @@ from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.reserved_times import remove_tombstone
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, heartbeat_path, is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.storage.folders import marker_folder
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import (

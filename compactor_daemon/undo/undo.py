@@ -58,8 +58,9 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_stream import SliceStream, base_tables
 from phantombase.timeline.merge.table_rules import slice_rules
+from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.metadata_table.records.keys import files_of_rollback
-from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, forget, prepare
+from phantombase.timeline.metadata_table.update import Change, apply_update, forget, prepare
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.in_progress import (
     Guard,

@@ -113,42 +113,51 @@ def test_commands_work_without_pandas(tmp_path: Path) -> None:
         assert done.stdout.splitlines()[-1] == "False", program
 
 
-def test_showing_a_table_starts_without_what_it_does_not_need() -> None:
-    """It takes half a second (`bench.startup`); each of these would add to that."""
-    script = "import sys, phantombase.timeline.cli.show; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert not {"structlog", "pyarrow", "numpy", "polars", "kazoo"} & set(done.stdout.split())
+_NEVER = frozenset(
+    ("pandas", "polars", "duckdb", "jinja2", "uvicorn", "obstore", "kazoo", "pyspark", "pydantic", "structlog")
+)
+"""What none of these needs."""
+_ROWS = frozenset(("pyarrow", "numpy", "phantombase.timeline.merge", "phantombase.timeline.read.table_read"))
+"""What only needs it that reads rows, or looks into files."""
+_DOES = frozenset(
+    (
+        "phantombase.writer_hooks",
+        "phantombase.compactor_daemon.daemon",
+        "phantombase.compactor_daemon.attempt.attempt",
+        "phantombase.compactor_daemon.attempt.publish",
+        "phantombase.compactor_daemon.cleaning.clean",
+        "phantombase.timeline.metadata_table.update",
+    )
+)
+"""What changes a table."""
+_STARTS: dict[str, tuple[str, str, frozenset[str]]] = {
+    "timeline show": ("timeline", "v9_pending", _ROWS | _DOES),
+    "timeline slices": ("timeline", "v9_pending", _ROWS | _DOES),
+    "timeline read": ("timeline", "v9_pending", _DOES),
+    "compactor-daemon compact": ("compactor_daemon", "v9_plain", _ROWS | _DOES),
+    "compactor-daemon status --brief": ("compactor_daemon", "v9_pending", _ROWS | _DOES),
+    "compactor-daemon status": ("compactor_daemon", "v9_pending", _DOES),
+    "import": ("", "v9_plain", frozenset()),
+}
+"""By command: its program, the table, and what it does not load besides `_NEVER`."""
 
 
-def test_status_starts_without_the_daemon() -> None:
-    """Nor what executes compactions and cleans: it would take half a second more."""
-    script = "import sys, phantombase.compactor_daemon.cli.status; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
-    found = set(done.stdout.split())
-    assert not [name for name in found if name.startswith("phantombase.compactor_daemon.daemon")]
-    assert not {"structlog", "pyarrow", "numpy", "polars", "kazoo"} & found
-    assert not {f"phantombase.compactor_daemon.{name}" for name in ("attempt.attempt", "cleaning.clean")} & found
-
-
-_NEVER = frozenset(("pandas", "polars", "duckdb", "jinja2", "uvicorn", "obstore", "kazoo", "pyspark"))
-"""What none of these needs; `status` does not even need what writes and merges."""
-_OPTIONS = frozenset(("pydantic",))
-"""What typer reads options with that are neither text nor absent; `read` has such defaults."""
-
-
-@pytest.mark.parametrize("what", ["status", "read", "import"])
-def test_a_small_table_is_shown_and_read_without_what_it_does_not_need(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", _STARTS)
+def test_a_command_starts_without_what_it_does_not_need(what: str, tmp_path: Path) -> None:
     """Each of these would take a tenth of the time or more."""
-    table = unzip_golden("v9_pending", tmp_path)
-    program = "timeline" if what == "read" else "compactor_daemon"
-    call = f"from phantombase.{program}.cli.main import main; sys.argv[1:] = [{what!r}, {str(table)!r}]; main()"
-    call = "from phantombase import read, writer" if what == "import" else call
+    program, golden, spared = _STARTS[what]
+    call = (
+        f"from phantombase.{program}.cli.main import main; main()"
+        if program
+        else "from phantombase import read, writer"
+    )
     ends = "import atexit, sys; atexit.register(lambda: print('\\n', *sys.modules))"
-    run = [sys.executable, "-c", f"{ends}; {call}"]
+    words = [*what.split()[1:], str(unzip_golden(golden, tmp_path))]
+    run = [sys.executable, "-c", f"{ends}; {call}", *words]
     done = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True)
-    loaded = set(done.stdout.splitlines()[-1].split())
+    loaded = done.stdout.splitlines()[-1].split()
     assert "phantombase.timeline.table.table" in loaded
-    assert not (_NEVER if what == "read" else _NEVER | _OPTIONS) & loaded
+    assert not [one for one in loaded if f"{one}.".startswith(tuple(f"{name}." for name in _NEVER | spared))]
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from phantombase.compactor_daemon.attempt.compact_or_resume import Limit
 from phantombase.compactor_daemon.attempt.failures import Failure, RetryOptions, Waits, readiness
 from phantombase.compactor_daemon.cli.option_flags import ATTEMPT, EXECUTE, OUTPUT, offers
 from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.compactor_daemon.unit_of_work import Limit
 from phantombase.timeline.codec.output_options import Codec, OutputOptions, parse_bytes, print_bytes
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import EXPIRY_S

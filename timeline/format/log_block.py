@@ -30,11 +30,12 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MalformedError, decoding
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAGIC = b"#HUDI#"
 FORMAT_VERSION = 1

@@ -353,3 +353,13 @@ def delta_commits(timeline: Timeline) -> tuple[Instant, ...]:
 def _completed_compactions(timeline: Timeline) -> tuple[Instant, ...]:
     """Completed compactions by requested time: in a MERGE_ON_READ table no other action completes as `commit`."""
     return tuple(i for i in timeline.instants if i.action == "commit" and i.completed)
+
+
+def pending_writer(timeline: Timeline) -> Instant | None:
+    """The earliest pending delta commit that could still add logs under a plan made now; None if there is none. On
+    version 6 a delta commit names its log files by the base instant that it read when it started. A plan made while it
+    runs would not contain these log files, and no process would ever merge them. From version 8 on the completion time
+    of a delta commit decides to which slice its logs belong, so a pending delta commit is no obstacle."""
+    if timeline.layout.has_completion_times:
+        return None
+    return min(timeline.pending_delta_commits, key=lambda i: i.requested_time, default=None)

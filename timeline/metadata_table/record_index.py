@@ -1,4 +1,4 @@
-"""Hudi's record index of a table: its definition, and whether keys must be unique over all partitions.
+"""Hudi's record index of a table: its definition, whether keys must be unique over all partitions, what a change means.
 
 The record index is global up to Hudi 1.0; since 1.1 it can be per partition, as its definition says. If a key of a
 global index is written a second time, in another partition, every later Hudi write fails, because the index cannot be
@@ -26,7 +26,7 @@ from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import METADATA_FOLDER, RECORDS
 from ..storage.snapshot import SnapshotStorage
 from ..table.table import Snapshot, Table, open_metadata_table
-from .records.keys import COLUMN_STATS, RECORD_INDEX, SECONDARY_INDEX, RowIndex, new_file_ids
+from .records.keys import COLUMN_STATS, RECORD_INDEX, SECONDARY_INDEX, RowIndex, Upkeep, new_file_ids, upkeep
 from .valid_instants import ARTIFICIAL, refuse_uncompleted
 
 if TYPE_CHECKING:
@@ -228,6 +228,27 @@ def is_global(table: Table) -> bool:
     groups = _file_ids(table.storage)
     of_all = bool(groups) and all(_OF_ALL.fullmatch(file_id) for file_id in groups)
     return of_all and not record_index_is_partitioned(stored_definitions(table.storage))
+
+
+def check_keepable(table: Table, *, moves_rows: bool = True) -> None:
+    """UnsupportedError if a change would make a partition of the metadata table wrong, see `upkeep`."""
+    upkeep_of(table, moves_rows)
+
+
+def upkeep_of(
+    table: Table, moves_rows: bool, *, knows_keys: bool = False, same_rows: bool = False, followed: Collection[str] = ()
+) -> Upkeep:
+    """What a change means for each partition of the metadata table, see `upkeep`. UnsupportedError: see there."""
+    config = table.config
+    return upkeep(
+        config.built_metadata_partitions,
+        config.building_metadata_partitions,
+        moves_rows=moves_rows,
+        where=table.storage.base_path,
+        knows_keys=knows_keys and has_one_record_index(table),
+        same_rows=same_rows,
+        followed=followed,
+    )
 
 
 def missing_entries(table: Table) -> str:

@@ -1,6 +1,5 @@
 """Updates the metadata table when the data table changes: prepared before the lock, applied inside it.
 
-check_keepable    before any change: no partition of the metadata table would become wrong
 prepare           outside the lock: the files have their final names and are read there
 apply_update      in the lock, before the data table's completed file is put
 forget            in the lock, before an uncompleted instant is removed from the data table's timeline"""
@@ -37,7 +36,7 @@ from .create import take_out
 from .index_logs import IndexLogs, RecordedKeys, StagedKeys, cannot_hold, index_file_groups, stage_index_logs
 from .measure import Measure, Measured, index_records
 from .read import read_entries
-from .record_index import followed_indexes, has_one_record_index, missing_entries
+from .record_index import followed_indexes, missing_entries, upkeep_of
 from .records.entries import encoder, entry_keys, file_groups_of
 from .records.keys import (
     BLOOM_FILTERS,
@@ -52,7 +51,6 @@ from .records.keys import (
     files_of,
     files_records,
     removed_records,
-    upkeep,
 )
 
 _log = get_logger()
@@ -120,16 +118,11 @@ def with_index_logs(table: Table, instant: str, keys: RecordedKeys) -> RecordedK
     return replace(keys, made=stage_index_logs(table, instant, keys, newest_schema(open_metadata_table(table))))
 
 
-def check_keepable(table: Table, *, moves_rows: bool = True) -> None:
-    """UnsupportedError if a change would make a partition of the metadata table wrong, see `upkeep`."""
-    upkeep_of(table, moves_rows)
-
-
 def prepare(table: Table, change: Change) -> Update | None:
     """The update for a change; None if the metadata table is off. Errors: see `check_keepable`, storage."""
     if not table.config.metadata_partitions:
         return None
-    wanted = _upkeep(table, change)
+    wanted, followed = _wanted(table, change)
     schema_text = newest_schema(open_metadata_table(table))
     encode = encoder(schema_text)
     if change.removed or change.removed_partitions:
@@ -161,7 +154,7 @@ def prepare(table: Table, change: Change) -> Update | None:
         if index is None or not _fits(table, {RECORD_INDEX: index}):
             index = stage_index_logs(table, change.instant, keys, schema_text)
         logs[RECORD_INDEX] = index
-    if secondary := [one for name, one in _followed(table, change).items() if name in wanted.kept]:
+    if secondary := [one for name, one in followed.items() if name in wanted.kept]:
         completed = _completed(table)
         for name, changed in _changed_entries(table, change, secondary).items():
             if changed is None:
@@ -186,7 +179,7 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
     if not table.config.metadata_partitions:
         return
     update = prepared
-    now = _upkeep(table, change), _measure(table, change)
+    now = _wanted(table, change)[0], _measure(table, change)
     # What rows were before the write may be different since another one was completed.
     before = None if update is None else update.completed
     is_late = before is not None and before != _completed(table)
@@ -225,26 +218,11 @@ def forget(table: Table, instant: str) -> None:
         commit.forget(table, instant)
 
 
-def upkeep_of(
-    table: Table, moves_rows: bool, *, knows_keys: bool = False, same_rows: bool = False, followed: Collection[str] = ()
-) -> Upkeep:
-    """What a change means for each partition of the metadata table, see `upkeep`. UnsupportedError: see there."""
-    config = table.config
-    return upkeep(
-        config.built_metadata_partitions,
-        config.building_metadata_partitions,
-        moves_rows=moves_rows,
-        where=table.storage.base_path,
-        knows_keys=knows_keys and has_one_record_index(table),
-        same_rows=same_rows,
-        followed=followed,
-    )
-
-
-def _upkeep(table: Table, change: Change) -> Upkeep:
-    followed = _followed(table, change)
-    known = change.knows_keys
-    return upkeep_of(table, change.moves_rows, knows_keys=known, same_rows=change.same_rows, followed=followed)
+def _wanted(table: Table, change: Change) -> tuple[Upkeep, Mapping[str, RowIndex]]:
+    """What a change means for each partition, and the secondary indexes that can be kept up to date."""
+    followed, known = _followed(table, change), change.knows_keys
+    wanted = upkeep_of(table, change.moves_rows, knows_keys=known, same_rows=change.same_rows, followed=followed)
+    return wanted, followed
 
 
 def _fits(table: Table, logs: Mapping[str, IndexLogs]) -> bool:

@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from ..format.instant import Instant, real_time
-from ..instants.timeline import Timeline
+from ..instants.timeline import Timeline, pending_writer
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice, newest_time, oldest_time
 from .limits import Cost, MergeKind, fill, read_bytes, write_bytes
@@ -79,16 +79,6 @@ class Planned:
     waits_for: Instant | None = None
     again: tuple[str, ...] = ()
     closed_in: Waiting | None = None
-
-
-def pending_writer(timeline: Timeline) -> Instant | None:
-    """The earliest pending delta commit that could still add logs under a plan made now; None if there is none. On
-    version 6 a delta commit names its log files by the base instant that it read when it started. A plan made while it
-    runs would not contain these log files, and no process would ever merge them. From version 8 on the completion time
-    of a delta commit decides to which slice its logs belong, so a pending delta commit is no obstacle."""
-    if timeline.layout.has_completion_times:
-        return None
-    return min(timeline.pending_delta_commits, key=lambda i: i.requested_time, default=None)
 
 
 def plan_compaction(

@@ -26,7 +26,7 @@ from ..locks.heartbeat import put_wanted, remove_wanted
 from ..locks.pause import COMPACTION, refuse_paused
 from ..locks.table_lock import TableLock
 from ..merge.table_rules import slice_rules
-from ..metadata_table.update import check_keepable
+from ..metadata_table.record_index import check_keepable
 from ..read.pruning import outside_of
 from ..shown import Shown
 from ..table.in_progress import READ_INSIDE, clustered_file_groups, exclusive, merges_no_logs

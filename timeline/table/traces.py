@@ -23,7 +23,6 @@ from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..format.instant import Instant, State
 from ..format.layout import Layout, Slicing
 from ..format.log_block import BlockKind, HeaderKey, scan_blocks
-from ..format.log_encode import rollback_block
 from ..format.rollback_plan import RevokedSlice, RollbackPlan
 from ..instants.instant_files import StateFile, load_state_files
 from ..locks.heartbeat import heartbeat_path, is_live, read_heartbeat
@@ -135,6 +134,8 @@ def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, 
                 return (slice_.partition, str(name)), size
         version = max(name.version for name, _ in logs) + 1
         made = LogFileName(file_id=slice_.file_id, instant=slice_.base_instant, version=version, token=_TOKEN)
+        from ..format.log_encode import rollback_block  # late: it takes pyarrow
+
         block = rollback_block(target, target)
         if table.storage.put_if_absent(join(slice_.partition, str(made)), block):
             return (slice_.partition, str(made)), len(block)

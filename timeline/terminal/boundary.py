@@ -52,17 +52,17 @@ def seconds(least: float) -> Callable[[str], float]:
 
 
 _NAME = "pandas"
-_FULL_COLLECTION_AFTER = 200
-"""Collections of the middle generation; Python's default is 10. Each follows some 7,000 new objects."""
+_COLLECTIONS = (7_000, 10, 20)
+"""New objects before a collection of the young generation, such before one of the middle, such before a full one.
+Python's default is 700, 10, 10."""
 
 
 def own_process() -> None:
     """Only for processes of a command; one that runs a user's code must not call it. From now on `import pandas` fails,
-    as if it were not installed, and full collections of garbage are rare: each visits all file groups that a table has,
-    which took a third of the time of a plan of 100,000 (bench.planning)."""
+    as if it were not installed, and garbage is rarely collected. A full collection visits all file groups of a table:
+    a third of the time of a plan of 100,000 (bench.planning); young ones take a twentieth of a command's start."""
     sys.meta_path.insert(0, _Refuses())
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, _FULL_COLLECTION_AFTER)
+    gc.set_threshold(*_COLLECTIONS)
 
 
 class _Refuses(MetaPathFinder, Loader):

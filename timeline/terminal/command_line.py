@@ -182,7 +182,7 @@ def _params_of(inherited: Callable[[Any], list[Any]], ctx: Any) -> list[Any]:
 
 def _processed(param: Any, process: Callable[[Any, Any], Any], ctx: Any, given: Any) -> Any:
     """What typer makes of a value. From 0.29 on it makes an adapter of pydantic for each parameter, given or not: a
-    tenth of a second for each command. Nothing, and texts where texts are asked for, need none."""
+    tenth of a second for each command. Nothing, and what has the type already, as texts and defaults do, need none."""
     asked = getattr(param, "type_descriptor", None)
     if asked is None or (param.required and not given):
         return process(ctx, given)
@@ -192,7 +192,7 @@ def _processed(param: Any, process: Callable[[Any, Any], Any], ctx: Any, given: 
         return process(ctx, given)
     elif asked.annotation == list[str] and isinstance(given, list | tuple):
         given = list(given)
-    elif asked.annotation is not str or not isinstance(given, str):
+    elif type(given) is not asked.annotation:
         return process(ctx, given)
     return given if param.callback is None else param.callback(ctx, param, given)
 
@@ -223,10 +223,10 @@ def fill(ctx: typer.Context, path: str | None) -> str | None:
     """Reads the file into the context of a command; returns its path. UsageError: see `settings_in`."""
     command = " ".join(ctx.command_path.split()[1:])  # within its program: `compact`, `savepoint create`
     program: Any = ctx.find_root().command
-    check_variables(lambda: names_in(program.pages()))
+    known = settings_of(command, ctx.command.params)
+    check_variables(known, lambda: names_in(program.pages()))
     if path is None or command.startswith("config "):
         return path
-    known = settings_of(command, ctx.command.params)
     document = read_file(path)
     if "compact" not in program.commands:  # the program `timeline`, whose settings have a table of their own
         document = document.get("timeline", {})

@@ -79,11 +79,13 @@ def variable(option: str) -> str:
     return f"{PREFIX}{option.upper().replace('-', '_')}"
 
 
-def check_variables(names: Callable[[], frozenset[str]]) -> None:
-    """UsageError: a variable of the environment that is nearly that of one of these settings. Others may be of the
-    other program, of a deployment or of tests."""
-    given = [name for name in os.environ if name.startswith(PREFIX) and name != FILE]
-    known = {variable(name) for name in names()} if given else set[str]()
+def check_variables(own: Iterable[str], of_all: Callable[[], frozenset[str]]) -> None:
+    """UsageError: a variable of the environment that is nearly that of a setting. Others may be of the other program,
+    of a deployment or of tests. `own`: the settings of a command; `of_all`: of all, called for other variables."""
+    known = {FILE, *map(variable, own)}
+    if not (given := [name for name in os.environ if name.startswith(PREFIX) and name not in known]):
+        return
+    known |= set(map(variable, of_all()))
     for name in given:
         if name not in known and (near := difflib.get_close_matches(name, known, n=1, cutoff=0.93)):
             raise UsageError("not a variable of a setting", found=name, todo=f"Did you mean {near[0]}?")

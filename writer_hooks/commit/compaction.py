@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
-from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Limit
+from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted
 from phantombase.compactor_daemon.attempt.inputs import check_record_ttl
 from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
@@ -37,7 +37,7 @@ from phantombase.compactor_daemon.fleet.zookeeper_claims import ring
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import note_runs, serve_table
-from phantombase.compactor_daemon.unit_of_work import ServiceMeans
+from phantombase.compactor_daemon.unit_of_work import Limit, ServiceMeans
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PausedError, PhantombaseError, PressureError

@@ -40,7 +40,8 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_unrecorded
 from phantombase.timeline.metadata_table.index_logs import RecordedKeys
 from phantombase.timeline.metadata_table.measure import Measured
-from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, apply_update, check_keepable, prepare
+from phantombase.timeline.metadata_table.record_index import check_keepable
+from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, apply_update, prepare
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA, carry_history
 from phantombase.timeline.table.in_progress import (

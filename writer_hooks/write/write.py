@@ -21,9 +21,8 @@ from phantombase.timeline.format.record_key import bucket_of_file_id
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat, wait_while_wanted
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
-from phantombase.timeline.metadata_table.record_index import keys_are_global
+from phantombase.timeline.metadata_table.record_index import check_keepable, keys_are_global
 from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
-from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms

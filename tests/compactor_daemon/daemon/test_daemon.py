@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import WaitScope
-from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Limit
+from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted
 from phantombase.compactor_daemon.attempt.failures import Parked, RetryOptions, Waits, WorkNote
 from phantombase.compactor_daemon.daemon import loop
 from phantombase.compactor_daemon.daemon.control import Assigned, Moment, SessionChanged, SnapshotTaken, Stopped
@@ -28,6 +28,7 @@ from phantombase.compactor_daemon.fleet.claims import Claim
 from phantombase.compactor_daemon.fleet.pools import Hours, Pool, Pools
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import ServiceDone
+from phantombase.compactor_daemon.unit_of_work import Limit
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError, UsageError
 from phantombase.timeline.format.compaction_plan import CompactionPlan

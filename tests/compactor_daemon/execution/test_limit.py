@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_or_resume import Limit, pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
 from phantombase.compactor_daemon.attempt.slice_record import SliceDone, done_slices
 from phantombase.compactor_daemon.attempt.slice_task import Runner, SliceProgress, SliceTask, compact_slice
@@ -20,6 +20,7 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner, SparkRun
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark
 from phantombase.compactor_daemon.fleet.claims import claim_all
 from phantombase.compactor_daemon.options import ExecuteOptions
+from phantombase.compactor_daemon.unit_of_work import Limit
 from phantombase.timeline.errors import MissingFileError, StoppedError
 from phantombase.timeline.instants.reserved_times import attempts
 from phantombase.timeline.locks.table_lock import FileLock, ProcessLock

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import CleanOptions, clean, compact, restore, schedule, writer
-from phantombase.compactor_daemon.attempt.compact_or_resume import Limit, pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
@@ -22,6 +22,7 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.services.options import PATH, change_policies, read_policies
+from phantombase.compactor_daemon.unit_of_work import Limit
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError, LockError, MalformedError, UsageError
 from phantombase.timeline.locks.heartbeat import heartbeat_path

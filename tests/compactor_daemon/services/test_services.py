@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
-from phantombase.compactor_daemon.attempt.compact_or_resume import Limit
 from phantombase.compactor_daemon.attempt.failures import (
     CLUSTERING,
     Failure,
@@ -41,6 +40,7 @@ from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions, parse_services
 from phantombase.compactor_daemon.services.serve import LastRun, ServiceDone, due, last_runs, note_runs, serve_table
+from phantombase.compactor_daemon.unit_of_work import Limit
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import BarrierError, StorageError, UsageError
 from phantombase.timeline.format.table_config import PROPERTIES

@@ -20,9 +20,9 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.table_clock import TableClock
+from phantombase.timeline.instants.timeline import pending_writer
 from phantombase.timeline.locks import heartbeat
 from phantombase.timeline.locks.heartbeat import Process
-from phantombase.timeline.planning.planner import pending_writer
 from phantombase.timeline.table.table import Table
 from tests.support.interleaving import SerialPool, serial_pools
 from tests.world.simulation import rows
