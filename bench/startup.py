@@ -3,8 +3,8 @@
     python -m bench.startup [--quick]
 
 Processor time and wall time of whole processes, the median of five (three with `--quick`) after one that fills the
-caches. `show`: `timeline show` of a small table. The imports are those of this environment; a tool that is not
-installed is left out.
+caches. The commands show, read and compact a small table that has logs, and of which no compaction is pending. The
+imports are those of this environment; a tool that is not installed is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,17 @@ import pyarrow as pa
 from bench.report import Goal, Report
 from phantombase import writer
 
-_HELP_S, _SHOW_S = 0.3, 0.5
+_HELP_S = 0.3
+_COMMANDS = {
+    "show": (("timeline", "show"), 0.35),
+    "slices": (("timeline", "slices"), None),
+    "status": (("compactor-daemon", "status"), 0.35),
+    "status_brief": (("compactor-daemon", "status", "--brief"), 0.35),
+    "compact": (("compactor-daemon", "compact"), 0.35),
+    "read": (("timeline", "read"), 0.5),
+}
+"""With the limit of their CPU seconds, if they have one."""
+_IMPORT, _IMPORT_S = "from phantombase import read, writer", 0.3
 _HELP = {
     "timeline_help": ("timeline", "--help"),
     "help": ("compactor-daemon", "--help"),
@@ -54,14 +64,11 @@ def main() -> int:
                 times,
                 Goal(figure=f"{name}_cpu_s", limit=_HELP_S, at_least=False),
             )
-        shown = {
-            "show": ("timeline", "show", table),
-            "slices": ("timeline", "slices", table),
-            "status": ("compactor-daemon", "status", table),
-        }
-        for name, (program, *words) in shown.items():
-            goal = Goal(figure="show_cpu_s", limit=_SHOW_S, at_least=False) if name == "show" else None
-            _measure(report, name, [_command(program), *words], times, goal)
+        for name, ((program, *words), limit) in _COMMANDS.items():
+            goal = None if limit is None else Goal(figure=f"{name}_cpu_s", limit=limit, at_least=False)
+            _measure(report, name, [_command(program), *words, table], times, goal)
+        goal = Goal(figure="import_cpu_s", limit=_IMPORT_S, at_least=False)
+        _measure(report, "import", [sys.executable, "-c", _IMPORT], times, goal)
     for name in _IMPORTS:
         if find_spec(name) is not None:
             _measure(report, f"import_{name}", [sys.executable, "-c", f"import {name}"], times, None)
@@ -81,7 +88,9 @@ def _measure(report: Report, name: str, command: list[str], times: int, goal: Go
 def _run(command: list[str]) -> tuple[float, float]:
     """Wall time and processor time of a process, in seconds."""
     before, began = _children_s(), time.monotonic()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "COLUMNS": "80"})
+    environment = {**os.environ, "COLUMNS": "80"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # the first run leaves compiled modules, as an installation does
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     return time.monotonic() - began, _children_s() - before
 
 
