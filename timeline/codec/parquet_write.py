@@ -1,18 +1,13 @@
 """Writes Parquet files, and base files as Hudi's readers and writers need them: columns, footer, key filter.
 
-Pages are compressed with gzip by ISA-L, in a tenth of zlib's time and with the same size as zlib's level 4. pyarrow
-accepts no compressor. So its writer encodes without compression into `GzipPages`, which writes the file page by page:
-each body compressed, each page header with the new size, and at the end the footer with the codec and the new offsets
-and sizes of all column chunks. Encodings, statistics, schema and key/values are pyarrow's, unchanged.
-
-    "PAR1" | page header, body | page header, body | ... | footer | its length int32 | "PAR1"
-
-Only what pyarrow writes by default is supported, else ValueError: data pages of version 1, no page index, no
-encryption. Source of the numbers of fields: parquet.thrift of the Parquet format."""
+Bounds of floats: Arrow omits NaN from them, but Spark treats NaN as greater than all numbers: a row group with bounds 1
+to 2 and a NaN would be skipped for `x > 5`. So they leave the footer where a file has a NaN, as in files of Parquet's
+Java writer; the number of nulls stays. Hudi takes a column without any statistics for one of nulls only, when it makes
+the column statistics of its metadata table, and its queries skip the file (seen: 1.2.0)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import IO, Any
 
@@ -21,39 +16,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from . import parquet_footer as pf
 from .avro_schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
 from .bloom import ALWAYS_TRUE, BloomBuilder
 from .calendar import NEW_CALENDAR
 from .columns import leaf_types
 from .output_options import Bloom, OutputOptions
-from .parquet_footer import Struct, field_of, read_struct, value_of, write_struct
-
-try:
-    from isal import isal_zlib
-except ImportError:  # there is no wheel for this machine
-    AVAILABLE = False
-else:
-    AVAILABLE = True
+from .parquet_footer import AVAILABLE, GzipPages, Pages
 
 
-_LEVEL = 1
-_GZIP_FRAME = 31
-_CODEC_GZIP = 2
+class PagesWriter:
+    """A `pq.ParquetWriter` as far as base files need one. `floats`: columns of numbers whose bounds leave the footer
+    where one is NaN, with the fields of structs."""
 
-_PAGE_TYPE, _PAGE_BYTES, _PAGE_STORED, _PAGE_CRC, _DATA_V2 = 1, 2, 3, 4, 3
-"""Fields of PageHeader, and a value of the first."""
+    def __init__(
+        self, pages: Pages, schema: pa.Schema, *, floats: Collection[str] = (), compression: str = "none", **how: Any
+    ) -> None:
+        """`how`: as for `pq.ParquetWriter`."""
+        self._pages, self._floats, self._unbounded = pages, floats, set[str]()
+        self._writer = pq.ParquetWriter(pages, schema, compression=compression, **how)
 
-
-class GzipWriter:
-    """A `pq.ParquetWriter` of gzip files, as far as base files need one."""
-
-    def __init__(self, file: IO[bytes] | pa.NativeFile, schema: pa.Schema, **how: Any) -> None:
-        """`how`: as for `pq.ParquetWriter`, without compression."""
-        self._pages = GzipPages(file)
-        self._writer = pq.ParquetWriter(self._pages, schema, compression="none", **how)
-
-    def __enter__(self) -> GzipWriter:
+    def __enter__(self) -> PagesWriter:
         """The writer; the end of the block ends the file."""
         return self
 
@@ -62,6 +44,9 @@ class GzipWriter:
             self.close()
 
     def write(self, table: pa.Table, row_group_size: int | None = None) -> None:
+        if left := [name for name in self._floats if name not in self._unbounded]:
+            columns = _without_structs(table)
+            self._unbounded |= {name for name in left if pc.any(pc.is_nan(columns.column(name))).as_py()}
         self._writer.write(table, row_group_size=row_group_size)
 
     def add_key_value_metadata(self, pairs: dict[str, str]) -> None:
@@ -71,120 +56,13 @@ class GzipWriter:
         """Ends the file, and does not close it."""
         self._pages.begin_footer()
         self._writer.close()
-        self._pages.finish()
+        self._pages.finish(self._unbounded)
 
 
-class GzipPages:
-    """The sink of a Parquet writer that does not compress; `begin_footer` before it writes its footer, then `finish`.
-    Memory: one page, and two numbers of each."""
-
-    closed = False
-
-    def __init__(self, file: IO[bytes] | pa.NativeFile) -> None:
-        self._file = file
-        self._held = bytearray()
-        self._is_footer = False
-        self._old = self._new = 0
-        self._places: dict[int, int] = {}
-        """Where each page begins, and the last one ends: offset in the writer's file -> offset in this one."""
-        self._shorter: dict[int, int] = {}
-        """By the same offsets in the writer's file: bytes by which all headers before are shorter in this one."""
-        self._saved = 0
-
-    def write(self, data: Any) -> int:
-        """Takes the next bytes of the writer's file, split anywhere."""
-        self._held += data
-        if not self._is_footer:
-            self._take_pages()
-        return len(data)
-
-    def flush(self) -> None:
-        """Does nothing: complete pages were written already."""
-
-    def begin_footer(self) -> None:
-        """The writer has written all pages: what follows is its footer."""
-        if self._held:
-            raise ValueError(f"{len(self._held)} bytes of a page that does not end")
-        self._is_footer = True
-
-    def finish(self) -> None:
-        size, magic = pf.TAIL.unpack(self._held[-pf.TAIL.size :])
-        if magic != pf.MAGIC or size + pf.TAIL.size != len(self._held):
-            raise ValueError("no footer right after the pages: a page index, or key filters")
-        footer, _ = read_struct(self._held)
-        if field_of(footer, pf.ENCRYPTION) is not None:
-            raise ValueError("an encrypted file")
-        for group in value_of(footer, pf.ROW_GROUPS).items:
-            self._moved_group(group)
-        text = write_struct(footer)
-        self._file.write(text + pf.TAIL.pack(len(text), pf.MAGIC))
-
-    def _take_pages(self) -> None:
-        if self._old == 0:
-            if len(self._held) < len(pf.MAGIC):
-                return
-            self._pass(len(pf.MAGIC), bytes(self._held[: len(pf.MAGIC)]))
-        while self._held:
-            try:
-                header, start = read_struct(self._held)
-            except IndexError:
-                return
-            stored = value_of(header, _PAGE_STORED)
-            if len(self._held) < start + stored:
-                return
-            with memoryview(self._held) as held:
-                body = isal_zlib.compress(held[start : start + stored], _LEVEL, _GZIP_FRAME)
-            if value_of(header, _PAGE_TYPE) == _DATA_V2 or value_of(header, _PAGE_BYTES) != stored:
-                raise ValueError("a page of another version, or compressed already")
-            _set(header, _PAGE_STORED, len(body))
-            text = write_struct([field for field in header if field.number != _PAGE_CRC])
-            self._saved += start - len(text)
-            self._pass(start + stored, text + body)
-
-    def _pass(self, taken: int, written: bytes) -> None:
-        self._file.write(written)
-        del self._held[:taken]
-        self._old += taken
-        self._new += len(written)
-        self._places[self._old] = self._new
-        self._shorter[self._old] = self._saved
-
-    def _moved_group(self, group: Struct) -> None:
-        stored = 0
-        for chunk in value_of(group, pf.COLUMNS).items:
-            stored += self._moved_chunk(chunk)
-        _set(group, pf.GROUP_STORED, stored)
-        offset = field_of(group, pf.GROUP_OFFSET)
-        if offset is not None and offset.value:  # a group without rows has no pages, and 0 here
-            offset.value = self._places[offset.value]
-
-    def _moved_chunk(self, chunk: Struct) -> int:
-        """Gives a column chunk its codec, its new offsets and sizes; returns its size in bytes."""
-        meta: Struct = value_of(chunk, pf.CHUNK_META)
-        # An offset of 0 stands for no page.
-        places = (field_of(meta, number) for number in (pf.DICTIONARY_OFFSET, pf.DATA_OFFSET))
-        offsets = [field for field in places if field is not None and field.value]
-        if not offsets:  # no rows
-            _set(meta, pf.CODEC, _CODEC_GZIP)
-            return 0
-        first = min(field.value for field in offsets)
-        last = first + value_of(meta, pf.CHUNK_STORED)
-        stored = self._places[last] - self._places[first]
-        shorter = self._shorter[last] - self._shorter[first]
-        _set(meta, pf.CODEC, _CODEC_GZIP)
-        _set(meta, pf.CHUNK_STORED, stored)
-        _set(meta, pf.CHUNK_BYTES, value_of(meta, pf.CHUNK_BYTES) - shorter)
-        for field in offsets:
-            field.value = self._places[field.value]
-        if value_of(chunk, pf.CHUNK_OFFSET):
-            _set(chunk, pf.CHUNK_OFFSET, self._places[value_of(chunk, pf.CHUNK_OFFSET)])
-        return stored
-
-
-def _set(struct: Struct, number: int, value: int) -> None:
-    found = field_of(struct, number)
-    if found is not None:
-        found.value = value
+def _without_structs(table: pa.Table) -> pa.Table:
+    while any(pa.types.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    return table
 
 
 LEVELS = {"gzip": 4}
@@ -202,17 +80,21 @@ _EACH_WRITE = frozenset({COMMIT_TIME, PARTITION_PATH})
 
 def open_parquet_writer(
     file: IO[bytes] | pa.NativeFile, schema: pa.Schema, codec: str, sample: pa.Table
-) -> pq.ParquetWriter | GzipWriter:
+) -> PagesWriter:
     """A writer of rows like those of `sample`. `codec`: zstd, snappy, gzip, lz4 or none."""
+    kinds = {field.name: field.type for field in _without_structs(schema.empty_table()).schema}
+    floats = [name for name, kind in kinds.items() if pa.types.is_floating(kind)]
     how: dict[str, Any] = {
+        "floats": floats,
         "use_dictionary": _dictionary_columns(sample.slice(0, _SAMPLE_ROWS)),
-        "write_statistics": statistics_columns(schema),
+        "write_statistics": [*statistics_columns(schema), *floats],
         # True would embed a second copy of all key/values, the bloom filter among them.
         "store_schema": False,
     }
     if codec == "gzip" and AVAILABLE:
-        return GzipWriter(file, schema, **how)
-    return pq.ParquetWriter(file, schema, compression=codec.upper(), compression_level=LEVELS.get(codec), **how)
+        return PagesWriter(GzipPages(file), schema, **how)
+    level = LEVELS.get(codec)
+    return PagesWriter(Pages(file), schema, compression=codec.upper(), compression_level=level, **how)
 
 
 def _dictionary_columns(sample: pa.Table) -> list[str]:
@@ -236,9 +118,7 @@ def _repeats(name: str, column: pa.ChunkedArray) -> bool:
 
 
 def statistics_columns(schema: pa.Schema) -> list[str]:
-    """Leaf columns that get statistics: all except floats. Arrow omits NaN from the bounds, but Spark treats NaN as
-    greater than all numbers: a row group with bounds 1 to 2 and a NaN would be skipped for `x > 5`. Parquet's own Java
-    writer omits the bounds in that case; Arrow's writer needs the list of columns before the first row."""
+    """Leaf columns whose statistics hold whatever their values are: all except floats (see the module)."""
     return [path for field in schema for path, kind in leaf_types(field) if not pa.types.is_floating(kind)]
 
 
@@ -258,7 +138,7 @@ def write_base_file(
     footer = HudiFooter(schema_text, output.bloom, has_keys=key_column is not None)
     schema = _written_schema(schema)
     opened = partial(open_parquet_writer, file, schema, output.codec.value)
-    writer: pq.ParquetWriter | GzipWriter | None = None
+    writer: PagesWriter | None = None
     rows, last, is_cut = 0, output.row_group_rows, False
     for table in _in_row_groups(batches, schema, name, output):
         is_cut |= last < output.row_group_rows

@@ -221,25 +221,37 @@ def test_shares_are_alike() -> None:
 NUMBERS = [1.0, math.nan, 2.0]
 
 
-def test_floats_have_no_statistics() -> None:
-    """Arrow's would leave out the NaN: `x > 5`, true of NaN in Spark, would pass over the rows."""
+@for_each(["zstd", "gzip"])
+def test_floats_with_nan_have_no_bounds(codec: str) -> None:
+    """Arrow's would leave out the NaN: `x > 5`, true of NaN in Spark, would pass over the rows. Other floats have
+    bounds: Hudi takes a column without statistics for one of nulls only."""
     rows = pa.table(
         {
             "id": [1, 2, 3],
             "x": NUMBERS,
             "y": pa.array(NUMBERS, pa.float32()),
-            "s": [{"x": x, "name": "n"} for x in NUMBERS],
+            "z": [1.5, None, -2.5],
+            "s": [{"x": x, "y": 1.0, "name": "n"} for x in NUMBERS],
             "l": [[x] for x in NUMBERS],
             "m": pa.array([[("k", x)] for x in NUMBERS], pa.map_(pa.string(), pa.float64())),
         }
     )
     sink = pa.BufferOutputStream()
-    with open_parquet_writer(sink, rows.schema, "zstd", rows) as writer:
-        writer.write(rows)
-    group = pq.ParquetFile(pa.BufferReader(sink.getvalue())).metadata.row_group(0)
-    chunks = [group.column(i) for i in range(group.num_columns)]
-    with_statistics = {chunk.path_in_schema for chunk in chunks if chunk.statistics is not None}
-    assert with_statistics == {"id", "s.name", "m.key_value.key"}
+    with open_parquet_writer(sink, rows.schema, codec, rows) as writer:
+        writer.write(rows.slice(0, 1))
+        writer.write(rows.slice(1))
+    file = pq.ParquetFile(pa.BufferReader(sink.getvalue()))
+    assert file.read().slice(2).equals(rows.slice(2))
+    group = file.metadata.row_group(0)
+    found = {
+        chunk.path_in_schema: chunk.statistics.has_min_max
+        for chunk in (group.column(i) for i in range(group.num_columns))
+        if chunk.statistics is not None
+    }
+    bounded = dict.fromkeys(("id", "z", "s.y", "s.name", "m.key_value.key"), True)
+    assert found == {**bounded, "x": False, "y": False, "s.x": False}
+    nulls = file.metadata.row_group(1).column(3).statistics
+    assert (nulls.null_count, nulls.min, nulls.max) == (1, -2.5, -2.5)
 
 
 # Which bytes of a Parquet file travel.
