@@ -319,7 +319,8 @@ def settle(rule: MergeRule, parts: Sequence[Entries], gaps: Gaps | None = None) 
     kinds, natural = _concat([p.kinds for p in parts], np.uint8), _concat([p.natural for p in parts], np.bool_)
     values = tuple(concat([p.ordering[i] for p in parts], kind) for i, kind in enumerate(rule.ordering_types))
     mode = rule.mode
-    order = ranks(values, len(codes), hudi_0x=mode in HUDI_0X) if mode is not MergeMode.COMMIT_TIME else codes
+    in_logs_0x = mode in HUDI_0X and not rule.of_batch
+    order = ranks(values, len(codes), hudi_0x=in_logs_0x) if mode is not MergeMode.COMMIT_TIME else codes
     best = winners(mode, codes, kinds, natural, order, len(keys))
     first = np.zeros(len(keys), np.int64)
     first[codes[::-1]] = np.arange(len(codes), dtype=np.int64)[::-1]

@@ -46,10 +46,11 @@ HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X
 class MergeRule:
     """How a table merges. `ordering_types`: the types of the ordering columns, empty for commit time.
     `unset`: the values that mean "not given". `deletes_win`: see `MergeSettings`. `marker`: marks rows that delete, in
-    addition to `_hoodie_is_deleted`."""
+    addition to `_hoodie_is_deleted`. `of_batch`: the entries are rows that are written, not entries of log files."""
 
     mode: MergeMode
     ordering_types: tuple[pa.DataType, ...]
+    of_batch: bool = False
     every_duplicate: bool = False
     deletes_win: bool = False
     unset: Unset | None = None

@@ -84,7 +84,8 @@ class WriteWork:
 
     @property
     def merge(self) -> MergeRule:
-        return self.rules.merge
+        """The rule among the rows of the write: 0.15 compares their decimals as numbers, unlike those in logs."""
+        return replace(self.rules.merge, of_batch=True)
 
     @property
     def data_schema(self) -> pa.Schema:
