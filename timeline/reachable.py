@@ -7,8 +7,8 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
 from urllib.parse import urlsplit
@@ -73,6 +73,12 @@ class _Wait:
     logged: bool = False
     line: bool = False
 
+    def __enter__(self) -> None:
+        _teller.begin(self)
+
+    def __exit__(self, *raised: object) -> None:
+        _teller.end(self)
+
 
 class _Teller:
     """One thread of this process, which looks at all that is waited for."""
@@ -86,7 +92,8 @@ class _Teller:
     def begin(self, wait: _Wait) -> None:
         with self._lock:
             self._waits.append(wait)
-            self._some.set()
+            if len(self._waits) == 1:
+                self._some.set()
             if self._thread is None or not self._thread.is_alive():  # also after a fork
                 self._thread = Thread(target=self._run, name="phantombase-waiting", daemon=True)
                 self._thread.start()
@@ -124,14 +131,8 @@ def _print(line: str) -> None:
 _teller = _Teller()
 
 
-@contextmanager
-def waiting(what: str) -> Iterator[None]:
+def waiting(what: str) -> AbstractContextManager[None]:
     """For what may take long and shows no progress, such as a server that does not answer. After two seconds it is
     logged (`waiting`, info). Where that is not printed, and stderr is a terminal, a line shows `what` and the seconds
-    until the end; then it is gone."""
-    wait = _Wait(what)
-    _teller.begin(wait)
-    try:
-        yield
-    finally:
-        _teller.end(wait)
+    until the end; then it is gone. Cheap: each request of a store is one."""
+    return _Wait(what)

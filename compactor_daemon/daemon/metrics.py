@@ -144,6 +144,7 @@ class Metrics(Observer, Collector):
         ]
         self._by_table = [v for v in vars(self).values() if isinstance(v, Gauge | Counter)]
         self._served = set[str]()
+        self._told = dict[tuple[str, str], object]()
         self.registry.register(_Work(self._served, prices or PriceOptions()))
         add_process(self.registry)
 
@@ -182,6 +183,8 @@ class Metrics(Observer, Collector):
     def snapshot_taken(
         self, table: str, pending: int, parked: int, oldest_s: float | None, paused: bool = False
     ) -> None:
+        if not self._is_new(table, "seen", (pending, parked, oldest_s, paused)):
+            return
         self.serves(table)
         self._paused.labels(table).set(paused)
         self._pending.labels(table).set(pending)
@@ -192,7 +195,10 @@ class Metrics(Observer, Collector):
         """See `Observer`. A table without a goal has the lag of its last report, one of unknown lag none."""
         reported = self._rows.get(table, {}).get("read_optimized_lag_s")
         lag_s = reported if found is None or found.goal_s is None else found.lag_s
-        for gauge, value in ((self._lag, lag_s), (self._goal, None if found is None else found.goal_s)):
+        goal_s = None if found is None else found.goal_s
+        if not self._is_new(table, "lag", (lag_s, goal_s)):
+            return
+        for gauge, value in ((self._lag, lag_s), (self._goal, goal_s)):
             if value is None:
                 gauge.remove_by_labels({"table": table})
             else:
@@ -234,7 +240,8 @@ class Metrics(Observer, Collector):
         self._service_bytes.labels(table, done.service.value).inc(done.bytes)
 
     def trouble(self, table: str, error: str | None) -> None:
-        self._up.labels(table).set(error is None)
+        if self._is_new(table, "up", error is None):
+            self._up.labels(table).set(error is None)
 
     def pool(self, use: PoolUsage) -> None:
         for gauge, value in zip(self._pools, (use.running, use.occupancy, use.bytes), strict=True):
@@ -243,6 +250,8 @@ class Metrics(Observer, Collector):
     def forget(self, table: str) -> None:
         self._rows.pop(table, None)
         self._served.discard(table)
+        for what in ("seen", "lag", "up"):
+            self._told.pop((table, what), None)
         forget_spent(table)
         if self._reports is not None:
             self._reports.forget(table)
@@ -255,6 +264,11 @@ class Metrics(Observer, Collector):
                 "phantombase_zookeeper_connected", "1 while ZooKeeper answers", registry=self.registry
             )
         self._connected.set(connected)
+
+    def _is_new(self, table: str, what: str, value: object) -> bool:
+        """Whether a value is another one than the last: most of thousands of looks find nothing new."""
+        before, self._told[table, what] = self._told.get((table, what)), value
+        return before != value
 
     def _gauge(self, name: str, text: str, *more: str) -> Gauge:
         return Gauge(f"phantombase_{name}", text, ["table", *more], registry=self.registry)

@@ -231,7 +231,8 @@ class Clients:
     @property
     def known(self) -> StoreFacts:
         """The same for all clients of these settings."""
-        return _known.setdefault(self.identity, StoreFacts(pace=RequestPace(self.rate)))
+        found = _known.get(self.identity)
+        return found if found is not None else _known.setdefault(self.identity, StoreFacts(pace=RequestPace(self.rate)))
 
     def begin_request(self) -> None:
         """Counts a request, and waits while others fill the time. Renewals of leases do neither."""
