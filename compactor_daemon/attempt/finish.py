@@ -350,8 +350,5 @@ def _is_ours(path: str) -> bool:
     name = path.rpartition("/")[2]
     if path.startswith(f"{RECORDS}/") or name == PLACED:
         return True
-    try:
-        file = parse_data_file(name)
-    except MalformedError:
-        return False
+    file = parse_data_file(name)
     return file is not None and is_of_phantombase(file.token)

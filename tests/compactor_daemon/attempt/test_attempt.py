@@ -78,6 +78,7 @@ def test_finished_slices_of_a_dead_attempt_are_adopted(tmp_path: Path) -> None:
     published = {p.name for p in base_files(path, instant)}
     assert Path(str(done[0].final)).name in published
     assert Path(str(done[1].final)).name not in published
+    assert {of[instant] for of in open_table(path).load_view().facts.compacted.values() if instant in of} == published
     check_whole(path, path.with_name("pending.expected"))
 
 

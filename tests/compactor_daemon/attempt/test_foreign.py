@@ -15,7 +15,7 @@ from phantombase.compactor_daemon.attempt.attempt import decide_commit
 from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.hudi_executors import ForeignTrace, ForeignWatch, foreign_trace, inflight_path
 from phantombase.compactor_daemon.attempt.outcome import open_next, read_outcome
-from phantombase.compactor_daemon.attempt.slice_record import SliceDone
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone, completed_commits
 from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, SliceTask
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
@@ -327,6 +327,7 @@ def test_it_completed_before(collision: Collision) -> None:
     """The compaction is decided and published beside it."""
     collision.begin()
     collision.complete()
+    assert completed_commits(open_table(collision.path), collision.instant) == []
     assert read_rows(collision.path) == NEW
     run_all(open_table(collision.path))
     assert open_table(collision.path).load_timeline().pending_compactions == ()

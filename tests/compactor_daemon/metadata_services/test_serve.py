@@ -300,6 +300,11 @@ def test_version_6_waits_while_an_instant_of_the_table_up_to_the_last_delta_comm
     assert decide(timeline(6, range(1, 4), [4]), metadata).instant == f"{at(3)}001"
 
 
+def test_version_6_compacts_also_behind_a_clean_of_the_last_delta_commit() -> None:
+    clean = Instant(requested_time=f"{at(3)}002", action="clean", state=State.COMPLETED)
+    assert decide(timeline(6, range(1, 4)), timeline(6, range(1, 4), (), clean)).instant == f"{at(3)}001"
+
+
 def test_an_entry_of_a_pending_instant_stays_above() -> None:
     """Versions 8 and 9: only where the metadata table holds it already."""
     data = timeline(9, [1, 2], [3])

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.attempt.finish import littered_instants
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
@@ -297,6 +298,7 @@ def test_nothing_begins_beside_it(version: int, tmp_path: Path, monkeypatch: pyt
     (seen,) = table_status(open_table(path).snapshot(cached=False)).in_progress
     assert (seen.instant, seen.todo) == (instant, f"compactor-daemon rollback TABLE {instant}")
     monkeypatch.setattr(Process, "is_gone", lambda _process: True)
+    assert littered_instants(open_table(path)) == ()
     upsert(path, one_row("k0", 50))
     assert not has_tombstone(open_table(path).storage, instant)
     assert read_rows(path) == rows | {"k0": (50, 50.0)}

@@ -193,6 +193,37 @@ def _several_partitions_rows(path: Path, storage: Storage | None = None) -> list
     return sorted(map(repr, rows.to_pylist()))
 
 
+class Seen(InPages):
+    """What comes and goes before `folder` is listed."""
+
+    @property
+    def names_at_once(self) -> int | None:
+        return None
+
+    def list(self, folder: str) -> list[Entry]:
+        if folder == self.folder and self.between:
+            self.between.pop()()
+        return LocalStorage.list(self, folder)
+
+
+@one_of("version", 9, 6)
+@pytest.mark.parametrize("storage", [Unseen, Seen])
+def test_a_base_file_of_an_archived_write_is_written_anew_and_cleaned(
+    storage: type[InPages], version: int, tmp_path: Path
+) -> None:
+    """No active write names the one that was there: only the new writes show that it is missed."""
+    path = tmp_path / "trips"
+    written_table(path, version, _in_days(0, "a"), _WRITES)
+    (first,) = open_table(path).load_timeline().completed_writes
+    for _ in range(6):
+        _b(path)
+    archive(path)
+    assert first not in open_table(path).load_timeline().completed_writes
+    before, looked = _rows(path), storage.of(path, "a", 0, lambda: _written_anew(path))
+    assert _rows(path, looked) in (before, _rows(path))
+    assert not looked.between
+
+
 READS = {"rows": _several_partitions_rows, "files": served_files}
 USUAL = {
     (9, "a partition moved", "files", "rows"),

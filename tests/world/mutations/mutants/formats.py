@@ -450,7 +450,7 @@ METADATA: tuple[Mutant, ...] = (
     ("compactor_daemon/metadata_services/retention", "    _refuse_needed(metadata, load_metadata_view(metadata, table.config.built_metadata_partitions), instant, plan)\n", "", "metadata_services/archive"),
     ("compactor_daemon/metadata_services/retention", "if g.key not in view.facts.replaced", "if True", "metadata_services/archive"),
     ("compactor_daemon/metadata_services/serve", "timeline.pending_compactions or timeline.pending(\"clean\")", "timeline.pending_compactions", "metadata_services/archive"),
-    ("compactor_daemon/metadata_services/due", "for i in metadata.instants if i.is_write", "for i in metadata.instants", "metadata_services/archive"),
+    ("compactor_daemon/metadata_services/due", "for i in metadata.instants if i.is_write", "for i in metadata.instants", "metadata_services/serve"),
     # Its archiving.
     ("compactor_daemon/metadata_services/retention", "    return cutoff.why if first >= cutoff.time else None\n", "    return None\n", "metadata_services/archive"),
     ("compactor_daemon/metadata_services/retention", "metadata_compacted=max(compactions, default=None)", "metadata_compacted=\"9\"", "metadata_services/archive"),
