@@ -73,16 +73,30 @@ class S3Server:
         self.put(name)
         return name
 
+    def forget(self) -> None:
+        """All buckets and objects. moto keeps each object that ever was, also one that was replaced or deleted."""
+        from moto.s3.models import FakeKey, FakeMultipart, s3_backends
+
+        for account in list(s3_backends.values()):
+            for backend in list(account.values()):
+                backend.reset()
+        for model in (FakeKey, FakeMultipart):
+            vars(model)["instances_tracked"].clear()
+
     def put(self, key: str, data: bytes | None = None) -> None:
         """Puts an object, or makes a bucket, as another client would."""
         kind = {"Content-Type": "application/octet-stream"}
         urlopen(Request(f"{self.url}/{quote(key)}", data=data, method="PUT", headers=kind)).close()
 
     def upload(self, folder: Path, bucket: str, prefix: str) -> str:
-        """A folder's files below a prefix of a bucket; returns its URL."""
+        """A folder's files below a prefix of a bucket, past HTTP; returns its URL."""
+        from moto.s3.models import s3_backends
+
+        partition, account = s3_backends.bucket_accounts[bucket]
         for path in sorted(folder.rglob("*")):
             if path.is_file() and path.suffix != ".crc":
-                self.put(f"{bucket}/{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+                key = f"{prefix}/{path.relative_to(folder).as_posix()}"
+                s3_backends[account][partition].put_object(bucket, key, path.read_bytes())
         return f"s3://{bucket}/{prefix}"
 
     def counts(self) -> Counter[str]:
@@ -179,5 +193,6 @@ def s3(shared_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
         monkeypatch.setenv(name, value)
     shared_s3.asked.clear()
     yield shared_s3
+    shared_s3.forget()
     shared_s3.faults, shared_s3.ignored = (lambda asked: Fault.NONE), frozenset()
     shared_s3.ignored_at = lambda asked: True
