@@ -21,7 +21,9 @@ from phantombase.compactor_daemon.execution.spark_session import StartingSpark
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.terminal.console import configure_logging
+from tests.hudi.judge.client import INTERPRETED
 from tests.support.places import ROOT
+from tests.support.selection import ALL
 
 _DONE = "compacted"
 
@@ -103,6 +105,8 @@ def spark(spark_environment: None) -> Iterator[Any]:
     builder = builder.config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.memory", "1g").config("spark.sql.session.timeZone", "UTC")
     builder = builder.config("spark.python.daemon.module", "tests.support.spark_daemon")
+    for name, value in ({} if ALL else {**INTERPRETED, "spark.sql.shuffle.partitions": "4"}).items():
+        builder = builder.config(name, value)
     session = builder.config("spark.log.level", "ERROR").config("spark.driver.host", "127.0.0.1").getOrCreate()
     yield session
     session.stop()

@@ -26,7 +26,7 @@ from tests.world.simulation.story import Plot, StorageKind, Story
 
 SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1500"))
 SEED = os.environ.get("PHANTOMBASE_SEED")
-_CHUNKS = 20
+_CHUNKS = 30
 _OWN = str(ROOT / "phantombase")
 _USUAL = _CHUNKS if "PHANTOMBASE_SEEDS" in os.environ else 1
 """So many chunks are played in a usual run."""
@@ -86,7 +86,7 @@ def test_a_seed_plays_the_same_world_in_every_process() -> None:
     """Whatever order sets of names have there, and however many digits its number has: no step depends on it."""
     found = set()
     for order, number in ("1", 7), ("2", 1_234_567):
-        code = f"import os; os.getpid = lambda: {number}; from {__name__} import _steps; print(_steps({SEEDS // 300}))"
+        code = f"import os; os.getpid = lambda: {number}; from {__name__} import _steps; print(_steps({SEEDS // 500}))"
         run = partial(
             subprocess.run, [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
         )
