@@ -2,7 +2,7 @@
 # Sets everything up and runs linters, type checker and tests (tests/support/selection.py).
 #   test.sh                    the usual run: every rule once, the same run each time
 #   test.sh --all              all tests, and those of single modules on the lowest versions
-#   test.sh --part N           one of the six parts of --all, without what the usual run has; 5.2: a quarter of part 5
+#   test.sh --part N           one of the six parts of --all, without what the usual run has; 5.2: a piece of part 5
 #   test.sh ARGUMENTS          the usual run; the arguments go to pytest
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
 # Images of containers often set it: each of hundreds of processes would compile all sources again.
@@ -10,7 +10,7 @@ unset PYTHONDONTWRITEBYTECODE
 # Three at a time on two cores: many tests wait for a process, a session or a lock half of their time.
 tests=(.venv/bin/python -m pytest -n 3)
 if [ "${1:-}" = "--part" ]; then
-  export PHANTOMBASE_ALL=1 PHANTOMBASE_PART="${2:?a number from 1 to 6, or a quarter as in 5.2}"
+  export PHANTOMBASE_ALL=1 PHANTOMBASE_PART="${2:?a number from 1 to 6, or a piece as in 5.2}"
   shift 2
   exec "${tests[@]}" "$@"
 fi

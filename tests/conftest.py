@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,9 @@ from phantombase.timeline.codec.bloom import BloomBuilder
 from phantombase.timeline.event_log import NAME
 from phantombase.timeline.instants import instant_files
 from phantombase.timeline.table import history
+from tests.support import pieces
 from tests.support.places import SEED, memory
-from tests.support.selection import ALL, COLLECTED, PARTS, asked_part, is_of_part, is_usual, place
+from tests.support.selection import ALL, COLLECTED, PIECES, asked_part, is_usual, parts_of, place
 
 pytest_plugins = [
     "tests.support.servers.s3_server",
@@ -135,24 +136,26 @@ def pytest_report_header() -> str:
     which = "every rule once; all tests with deploy/test.sh --all"
     if ALL:
         part = asked_part()
-        which = "all tests" if part is None else f"part {part} of {len(PARTS)} of all tests"
+        which = "all tests" if part is None else f"part {part} of all tests"
     return f"selection: {which}; seed {SEED}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what this run does not take; what takes long comes first, so that no worker is left with it."""
-    part = asked_part() if ALL else None
+    part, _, piece = ((ALL and asked_part()) or "").partition(".")
+    usual = {item.nodeid: is_usual(item.nodeid) and not item.get_closest_marker("deep") for item in items}
+    config.stash[COLLECTED] = usual
 
     def taken(item: pytest.Item) -> bool:
-        usual = is_usual(item.nodeid) and not item.get_closest_marker("deep")
         if not ALL:
-            return usual
-        return part is None or (is_of_part(item.nodeid, part) and not (usual and _same_in_all(item)))
+            return usual[item.nodeid]
+        return not part or (int(part) in parts_of(item.nodeid) and not (usual[item.nodeid] and _same_in_all(item)))
 
-    config.stash[COLLECTED] = {
-        item.nodeid: is_usual(item.nodeid) and not item.get_closest_marker("deep") for item in items
-    }
     left_out = [item for item in items if not taken(item)]
+    if piece:
+        its = {item.nodeid for item in items} - {item.nodeid for item in left_out}
+        shares = pieces.shares(its, PIECES[int(part) - 1], pieces.noted())
+        left_out = [item for item in items if shares.get(item.nodeid) != int(piece) - 1]
     config.hook.pytest_deselected(items=left_out)
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]
@@ -174,17 +177,20 @@ def _same_in_all(item: pytest.Item) -> bool:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Where the time of a run went, by file of tests, set-up and end included; and what tests have measured."""
-    seconds: dict[str, float] = defaultdict(float)
+    seconds, tests = defaultdict[str, float](float), defaultdict[str, float](float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 seconds[report.nodeid.partition("::")[0]] += report.duration
+                tests[report.nodeid] += report.duration
                 if report.when == "call":
                     for name, value in report.user_properties:
                         terminalreporter.line(f"{name}: {value}")
     terminalreporter.section(f"seconds of {sum(seconds.values()):.0f}, by file")
     for path, taken in sorted(seconds.items(), key=lambda item: -item[1])[:_FILES]:
         terminalreporter.line(f"{taken:7.1f} {path}")
+    if ALL and os.environ.get("PHANTOMBASE_SECONDS") == "1":
+        pieces.note(tests)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -198,12 +204,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    _halves: Mapping[str, int] | None = None
+
     def _split_scope(self, nodeid: str) -> str:
         path, _, test = nodeid.partition("::")
-        if place(path).startswith(("hudi/journeys/", "hudi/cases/", "hudi/judge/", "hudi/stock/")):
+        if _is_of_hudi(nodeid):
             if re.search(r"[-[]v?6\b", test):
                 return "Hudi 0.15"
-            return "Hudi 1.2, second half" if ALL and path.rpartition("/")[2] >= _HALF else "Hudi 1.2"
+            if not ALL:
+                return "Hudi 1.2"
+            if self._halves is None:  # one worker would have them too long
+                self._halves = pieces.shares(list(filter(_is_of_hudi, self.collection)), 2, pieces.noted(), whole=True)
+            return f"Hudi 1.2, half {self._halves[nodeid]}"
         if "hdfs" in path:
             return "hdfs"  # one cluster
         of_spark = path.endswith("/test_writer_spark.py") or test.startswith(("test_spark_gives", "test_spark_jobs"))
@@ -212,14 +224,16 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
         return "containers" if place(path).startswith("outside/containers/") else path
 
 
-_HALF = "test_n"
-"""What the tests with Hudi 1.2 are parted at in a run of all tests: one worker has them too long."""
 _SMALL_FILTERS = ("compactor_daemon/", "timeline/", "writer_hooks/", "world/")
 """Beginnings of names below `tests` that write small filters."""
 _FILES = 40
 """Files of tests whose time a run shows."""
 _LONG = ("hudi/", "pyspark_phantombase/", "outside/", "project/", "world/", "compactor_daemon/", "writer_hooks/", "")
 """Folders below `tests` in the order of their work; the rest is quick."""
+
+
+def _is_of_hudi(nodeid: str) -> bool:
+    return place(nodeid).startswith(("hudi/journeys/", "hudi/cases/", "hudi/judge/", "hudi/stock/"))
 
 
 def _folder(nodeid: str) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.support import pieces
 from tests.support.golden_tables import GOLDEN
 from tests.support.places import ROOT
-from tests.support.selection import ALL, COLLECTED, ONLY_ALL, PARTS, STILL_USUAL, parts_of, place
+from tests.support.selection import ALL, COLLECTED, ONLY_ALL, PARTS, PIECES, STILL_USUAL, parts_of, place
 from tests.world.mutations.__main__ import modules_of
 from tests.world.mutations.mutants import MUTANTS
 
@@ -77,6 +78,23 @@ def test_each_test_is_in_one_part_of_a_run_of_all_tests() -> None:
     patterns = " ".join(PARTS).split()
     assert [one for one in patterns if not any(re.match(one, path) for path in parts)] == []
     assert parts["hudi/cases/test_pyspark35.py"] == [1]
+
+
+def test_each_test_is_in_one_piece_of_its_part() -> None:
+    """Of about the same time, and no seconds are noted of tests that are gone."""
+    assert pieces.without_tests(_files_of_tests()) == []
+    known, found = {"a.py::long": 50.0, "b.py": 2.0}, [f"tests/b.py::{n}" for n in range(30)]
+    shares = pieces.shares([*found, "tests/a.py::long", "tests/c.py::x"], 3, known)
+    assert [sum(pieces.seconds_of(one, known) for one in shares if shares[one] == n) for n in range(3)] == [50, 31, 30]
+    assert len({share for one, share in shares.items() if one in found}) == 2
+    assert set(pieces.shares(found, 2, known, whole=True).values()) == {0}
+    assert len(PIECES) == len(PARTS)
+
+
+def test_the_turns_of_ci_are_pieces() -> None:
+    (turns,) = re.findall(r"turns=\((.*?)\)", (ROOT / ".ci/run").read_text(), re.DOTALL)
+    named = [one.split(".") for one in turns.split()]
+    assert [one for one in named if not 1 <= int(one[1]) <= PIECES[int(one[0]) - 1]] == []
 
 
 def test_the_usual_run_is_not_larger_than_said(usual: Mapping[str, frozenset[str]]) -> None:

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from zlib import crc32
 
 import pytest
 
@@ -73,7 +72,8 @@ PARTS = (
 """The parts of a run of all tests: each has patterns of the beginnings of its tests' names below `tests`."""
 
 
-_QUARTERS = 4
+PIECES = (8, 10, 10, 6, 12, 6)
+"""How many pieces each part has, see `pieces.py`."""
 COLLECTED = pytest.StashKey[dict[str, bool]]()
 """Where the configuration of a run keeps the tests that were found, and whether the usual run takes them."""
 
@@ -96,20 +96,18 @@ def parts_of(nodeid: str) -> list[int]:
 
 
 def asked_part() -> str | None:
-    """`PHANTOMBASE_PART`: the one part of a run of all tests that is run, as `5`, or a quarter of it, as `5.1` to
-    `5.4`; None for all."""
+    """`PHANTOMBASE_PART`: the one part of a run of all tests that is run, as `5`, or a piece of it, as `5.1`; None for
+    all."""
     asked = os.environ.get("PHANTOMBASE_PART")
-    if asked is not None and not re.fullmatch(rf"[1-{len(PARTS)}](\.[1-{_QUARTERS}])?", asked):
-        what = f"a number from 1 to {len(PARTS)}, perhaps with a quarter as in 5.1"
-        raise pytest.UsageError(f"PHANTOMBASE_PART is {what}, not {asked!r}")
+    if asked is None:
+        return None
+    known = {str(part) for part in range(1, len(PARTS) + 1)}
+    known |= {f"{part}.{piece}" for part, count in enumerate(PIECES, 1) for piece in range(1, count + 1)}
+    if asked not in known:
+        counts = ", ".join(f"{part}.1 to {part}.{count}" for part, count in enumerate(PIECES, 1))
+        what = f"a number from 1 to {len(PARTS)}, or a piece of that part: {counts}"
+        raise pytest.UsageError(f"PHANTOMBASE_PART is {what}; not {asked!r}")
     return asked
-
-
-def is_of_part(nodeid: str, asked: str) -> bool:
-    """Whether a test is of this part, or quarter of a part: its name says which, the same in each run."""
-    part, _, quarter = asked.partition(".")
-    mine = str(crc32(place(nodeid).encode()) % _QUARTERS + 1)
-    return int(part) in parts_of(nodeid) and quarter in ("", mine)
 
 
 def deep(*values: object, id: str | None = None) -> Any:

@@ -24,11 +24,12 @@ from phantombase.timeline.read.table_read import ReadOptions, read_table
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.metadata_tables import entries, rows, serve
-from tests.support.selection import ALL
+from tests.support.selection import ALL, deep
 
 COMMAND = "metadata TABLE --rebuild"
 FILTERS = ("id = 'k003'", "ts > 1000")
 SAMPLE = None if ALL else 6
+SHARES = 5
 
 
 def names_the_way_out(error: PhantombaseError) -> None:
@@ -84,8 +85,9 @@ def check_written(path: Path) -> None:
         check_reads(path)
 
 
+@pytest.mark.parametrize("share", [0, *map(deep, range(1, SHARES))])
 @one_of("version", "v9", "v6", "v8")
-def test_each_damage_of_each_file(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_damage_of_each_file(share: int, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_read, "LEAST_FILES", 0)
     path = unzip_golden(f"{version}_with_metadata_table", tmp_path)
     run_all(open_table(path))
@@ -95,7 +97,7 @@ def test_each_damage_of_each_file(version: str, tmp_path: Path, monkeypatch: pyt
     before, folder = entries(open_table(path)), path / ".hoodie/metadata"
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.suffix != ".crc"]
     cases = [(file.relative_to(path), *damage) for file in files for damage in damages(file.read_bytes())]
-    for name, what, content in random.Random(3).sample(cases, SAMPLE or len(cases)):
+    for name, what, content in random.Random(3).sample(cases, SAMPLE or len(cases))[share :: SHARES if ALL else 1]:
         print("damaged:", name, what)
         copy = shutil.copytree(path, tmp_path / "copy" / path.name)
         damaged = copy / name

@@ -115,7 +115,7 @@ def damaged(random: Random, content: bytes) -> bytes:
 
 @native
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("samples", [5_000, deep(1_000_000)])
+@pytest.mark.parametrize("samples", [5_000, *map(deep, range(200_000, 200_005))])
 def test_damaged_blocks(samples: int) -> None:
     """What the module accepts is what the decoders in Python make of it; it neither panics nor takes much memory."""
     random, seen = Random(samples), Counter[str]()
