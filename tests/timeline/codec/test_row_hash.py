@@ -215,12 +215,12 @@ def test_an_equal_hash_is_no_answer(probes: list[str | None]) -> None:
 
 
 def test_another_hash_is_taken_when_keys_collide() -> None:
-    """Keys that share a hash under three seeds get the fourth, and probes are hashed with it too."""
+    """Keys that share a hash under three seeds, with another one between them, get the fourth, and so do probes."""
     seeds: list[int] = []
 
     def _hash(keys: pa.Array, seed: int) -> npt.NDArray[np.uint64]:
         seeds.append(seed)
-        return np.array([0 if seed < 3 else i for i in map(len, keys.to_pylist())], np.uint64)
+        return np.array([i % 2 if seed < 3 else i for i in map(len, keys.to_pylist())], np.uint64)
 
     with mock.patch("phantombase.timeline.codec.row_hash.hash_keys", _hash):
         lookup = KeyLookup(pa.array(["x", "yy", "zzz"]))

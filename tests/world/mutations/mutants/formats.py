@@ -172,7 +172,8 @@ FORMATS: tuple[Mutant, ...] = (
     ("timeline/codec/conform", "source.precision <= target.precision", "True", "conform"),
     ("timeline/codec/conform", "return array.is_null() if array.null_count else None", "return None", "conform"),
     ("timeline/codec/row_hash", "found[rows[~np.asarray(pc.fill_null(same, False))]] = -1", "pass", "row_hash"),
-    ("timeline/codec/row_hash", "if not (self._sorted[1:] == self._sorted[:-1]).any():", "if True:", "row_hash"),
+    ("timeline/codec/row_hash", "if not _has_twice(self._sorted):", "if True:", "row_hash"),
+    ("timeline/codec/row_hash", "leading[1:] == leading[:-1]", "ordered[1:] == ordered[:-1]", "row_hash"),
     (
         "timeline/codec/row_hash",
         "candidate[open_probes] += 1\n            open_probes = open_probes[~hit & (at + 1 < end[open_probes])]",
