@@ -1,4 +1,4 @@
-//! Decodes blocks of Avro records into Arrow buffers; see README.md.
+//! Decodes blocks of Avro records into Arrow buffers, and looks keys up; see README.md.
 //!
 //! What this module does not decode, for whatever reason, is a ValueError: `timeline/codec/avro_decode.py` then asks
 //! the decoders in Python, whose errors name the place and the cause.
@@ -6,6 +6,7 @@
 mod arrow;
 mod column;
 mod cursor;
+mod keys;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -41,15 +42,7 @@ fn decode<'py>(
     numbers: Option<Vec<usize>>,
 ) -> PyResult<Bound<'py, PyCapsule>> {
     let data = PyUntypedBuffer::get(data)?;
-    if !data.is_c_contiguous() || data.item_size() != 1 {
-        return Err(PyValueError::new_err("data that is not one run of bytes"));
-    }
-    let bytes: &[u8] = match data.len_bytes() {
-        0 => &[],
-        // SAFETY: the exporter keeps this memory while `data` lives, which is longer than `bytes`. Each byte is read
-        // into buffers of ours before it is checked, so a file that changes beneath breaks no rule of memory.
-        size => unsafe { std::slice::from_raw_parts(data.buf_ptr().cast(), size) },
-    };
+    let bytes = bytes_of(&data)?;
     let mut numbers_in_program = Program { numbers: program.iter(), symbols: &symbols };
     let block = Block { bytes, count, framed, numbers };
     let found = py.detach(|| {
@@ -60,6 +53,19 @@ fn decode<'py>(
         Ok(array) => PyCapsule::new_with_value(py, array, c"arrow_array"),
         Err(why) => Err(PyValueError::new_err(why)),
     }
+}
+
+/// The bytes behind a buffer. ValueError: they are not one run of bytes.
+fn bytes_of(buffer: &PyUntypedBuffer) -> PyResult<&[u8]> {
+    if !buffer.is_c_contiguous() || buffer.item_size() != 1 {
+        return Err(PyValueError::new_err("data that is not one run of bytes"));
+    }
+    Ok(match buffer.len_bytes() {
+        0 => &[],
+        // SAFETY: the exporter keeps this memory while `buffer` lives, which is longer than the slice. What is checked
+        // is a copy of ours, or compared byte by byte: a file that changes beneath breaks no rule of memory.
+        size => unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast(), size) },
+    })
 }
 
 struct Block<'a> {
@@ -162,5 +168,6 @@ fn values(from: &mut Cursor, fields: &mut [(Column, bool)]) -> Result<(), Bad> {
 #[pymodule]
 fn phantombase_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<keys::Keys>()?;
     module.add_function(wrap_pyfunction!(decode, module)?)
 }

@@ -32,7 +32,7 @@ from ..event_log import get_logger
 from .arrow_schema import arrow_type, avro_field
 from .avro_container import decode_records
 from .avro_schema import FIXED_BYTES_MAX, parse_avro
-from .row_hash import byte_blocks
+from .columns import byte_blocks
 
 _Integers: TypeAlias = npt.NDArray[np.int64]
 _Found: TypeAlias = tuple[pa.Array, _Integers]
@@ -73,7 +73,7 @@ def decode_framed(
     return decode_records(data, len(starts) - 1, schema, where, starts=starts.tolist(), columns=columns)
 
 
-_VERSION = "0.1."
+_VERSION = "0.2."
 """How the version of the module begins whose numbers of types and arguments are those of this file."""
 _SYMBOLS_MAX = 30_000
 """The most symbols of all enums: one enum may be the type of many columns, and each would have its own."""

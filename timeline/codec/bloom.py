@@ -29,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import MalformedError, UnsupportedError
-from .row_hash import Index, byte_blocks
+from .columns import Index, byte_blocks
 
 # Hudi's defaults of hoodie.index.bloom.num_entries, .fpp, hoodie.bloom.index.filter.dynamic.max.entries.
 ENTRIES, ERROR_RATE, MAX_ENTRIES = 60_000, 1e-9, 100_000

@@ -10,13 +10,14 @@ maps as their items in order, records field by field. Strings are hashed as matr
 `KeyLookup` looks up many record keys in a fixed set of keys. The set is hashed once and sorted by the leading bits of
 the hash. A table over them gives each probe its short run of candidates. Equal hashes are compared by the keys
 themselves, so no answer depends on a hash alone. Unlike in `pyarrow.compute.index_in`, nothing is rebuilt for each
-batch: the base file can be streamed in small batches."""
+batch: the base file can be streamed in small batches. Where the module in `native/` is installed, its hash table does
+the same in a quarter of the time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +25,47 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import MalformedError, UnsupportedError
-from .columns import Hashes, flat, is_text
+from .avro_decode import native
+from .columns import Hashes, Indices, byte_blocks, flags, flat, is_text
 
 _SEEDS = range(8)
 
 
 class KeyLookup:
-    """Positions of keys in `keys`, an Arrow string array of distinct values."""
+    """Positions of keys in `keys`, an Arrow string array of distinct values. MalformedError: they are not."""
+
+    def __init__(self, keys: pa.Array) -> None:
+        self._keys = keys
+        self._native = _native_table(keys)
+        self._sorted = _SortedKeys(keys) if self._native is None else None
+
+    def __reduce__(self) -> tuple[type[KeyLookup], tuple[pa.Array]]:
+        return KeyLookup, (self._keys,)
+
+    def find(self, probes: pa.Array) -> Indices:
+        """For each probe its position in the set, -1 if the set does not contain it (it never contains null)."""
+        if self._native is not None and len(probes) and probes.type == self._keys.type:
+            _, offsets, data = probes.buffers()
+            with suppress(ValueError):
+                found = np.frombuffer(self._native.find(offsets, data or b"", probes.offset, len(probes)), np.int64)
+                return np.where(flags(probes.is_null()), -1, found) if probes.null_count else found
+        if self._sorted is None:
+            self._sorted = _SortedKeys(self._keys)
+        return self._sorted.find(probes)
+
+
+def _native_table(keys: pa.Array) -> Any:
+    """The keys in a table of the module in Rust; None: the table here is asked, whose errors are the product's."""
+    if native is None or keys.type != pa.string() or keys.null_count or not len(keys):
+        return None
+    _, offsets, data = keys.buffers()
+    with suppress(ValueError):
+        return native.Keys(offsets, data or b"", keys.offset, len(keys))
+    return None
+
+
+class _SortedKeys:
+    """The table where the module is not installed, or does not take the keys."""
 
     def __init__(self, keys: pa.Array) -> None:
         self._keys = keys
@@ -48,11 +83,10 @@ class KeyLookup:
         runs = np.bincount(self._prefixes(self._sorted), minlength=1 << self._bits)
         self._starts = np.concatenate(([0], np.cumsum(runs)))
 
-    def _prefixes(self, hashes: Hashes) -> npt.NDArray[np.int64]:
+    def _prefixes(self, hashes: Hashes) -> Indices:
         return (hashes >> np.uint64(64 - self._bits)).astype(np.int64)
 
-    def find(self, probes: pa.Array) -> npt.NDArray[np.int64]:
-        """For each probe its position in the set, -1 if the set does not contain it (it never contains null)."""
+    def find(self, probes: pa.Array) -> Indices:
         found = np.full(len(probes), -1, np.int64)
         if not len(self._keys) or not len(probes):
             return found
@@ -93,49 +127,6 @@ def hash_keys(keys: pa.Array, seed: int) -> npt.NDArray[np.uint64]:
     for block in byte_blocks(keys):
         found[block.ordinals] = _bytes(block.data, seed)
     return found
-
-
-Index = npt.NDArray[np.intp]
-
-_CACHE_BYTES = 512 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ByteBlock:
-    """Some values of one byte length, few enough for the L2 cache: `data` is (values, bytes) of uint8.
-    `ordinals`: the indices of these values in the array."""
-
-    ordinals: Index
-    data: npt.NDArray[np.uint8]
-
-
-def byte_blocks(values: pa.Array) -> Iterator[ByteBlock]:
-    """Every value of a string or binary array, each in exactly one block; a null counts as empty."""
-    if not len(values):
-        return
-    text = values.cast(pa.large_binary())
-    lengths = np.diff(_offsets(text))
-    order = np.arange(len(text))
-    if lengths.min() != lengths.max():
-        # Sorted by length, the values of one length form a matrix of bytes, without a copy for each length.
-        order = np.argsort(lengths, kind="stable")
-        text, lengths = text.take(pa.array(order)), lengths[order]
-    offsets = _offsets(text)
-    bounds = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(text)]
-    content = text.buffers()[2]
-    for low, high in pairwise(bounds):
-        length = int(lengths[low])
-        # Besides its bytes, each value needs some words of scratch space.
-        step = max(1, _CACHE_BYTES // (length + 20))
-        for start in range(low, high, step):
-            stop = min(start + step, high)
-            size = (stop - start) * length
-            data = np.frombuffer(content, np.uint8, size, int(offsets[start])) if size else np.zeros(0, np.uint8)
-            yield ByteBlock(order[start:stop], data.reshape(stop - start, length))
-
-
-def _offsets(values: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
-    return np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
 
 
 _A, _B, _C = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -216,7 +216,7 @@ def test_without_the_module() -> None:
     torn = content[:12] + b"\x7f" + content[13:]
     with mock.patch.object(avro_decode, "native", None):
         assert native_columns(text, ("k",)) is None
-    for version, used in (("0.1.9", True), ("0.2.0", False)):  # another one could take our numbers for other types
+    for version, used in (("0.2.9", True), ("0.1.0", False)):  # another one could take our numbers for other types
         other = SimpleNamespace(__version__=version)
         with mock.patch.dict(sys.modules, {"phantombase_native": other}):
             assert (load_module()[0] is other, version in load_module()[1]) == (used, not used)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phantombase.timeline.codec import avro_decode, row_hash
 from phantombase.timeline.codec import columns as module
 from phantombase.timeline.codec.columns import row_bytes, rows_at
 from phantombase.timeline.codec.row_hash import KeyLookup, row_hashes
@@ -167,8 +169,17 @@ LONG_HASH = 7302228552018812408
 
 
 def find(keys: list[str], probes: Sequence[str | None]) -> list[int]:
-    found = KeyLookup(pa.array(keys, pa.string())).find(pa.array(probes, pa.string()))
-    return [int(position) for position in found]
+    """Both ways: with the module in Rust, if it is installed, and with numpy."""
+    of, asked = pa.array(keys, pa.string()), pa.array(probes, pa.string())
+    found = [int(position) for position in KeyLookup(of).find(asked)]
+    with by_numpy():
+        assert KeyLookup(of).find(asked).tolist() == found
+    return found
+
+
+def by_numpy() -> Any:
+    """As where `phantombase-native` is not installed."""
+    return mock.patch.object(row_hash, "native", None)
 
 
 def by_dict(keys: list[str], probes: Sequence[str | None]) -> list[int]:
@@ -222,7 +233,7 @@ def test_another_hash_is_taken_when_keys_collide() -> None:
         seeds.append(seed)
         return np.array([i % 2 if seed < 3 else i for i in map(len, keys.to_pylist())], np.uint64)
 
-    with mock.patch("phantombase.timeline.codec.row_hash.hash_keys", _hash):
+    with by_numpy(), mock.patch("phantombase.timeline.codec.row_hash.hash_keys", _hash):
         lookup = KeyLookup(pa.array(["x", "yy", "zzz"]))
         assert lookup.find(pa.array(["zzz", "yy", "x", "w"])).tolist() == [2, 1, 0, -1]
     assert seeds == [0, 1, 2, 3, 3]
@@ -247,9 +258,28 @@ def test_nulls_are_not_found() -> None:
 
 
 def test_sliced_arrays() -> None:
-    """Keys and probes may be views into longer arrays."""
+    """Keys and probes may be views into longer arrays; a lookup is sent to tasks with its keys."""
     lookup = KeyLookup(pa.array(["x", "a", "b", "y"]).slice(1, 2))
-    assert lookup.find(pa.array(["b", "a", "x", "b"]).slice(1, 3)).tolist() == [0, -1, 1]
+    for one in lookup, pickle.loads(pickle.dumps(lookup)):
+        assert one.find(pa.array(["b", "a", "x", "b"]).slice(1, 3)).tolist() == [0, -1, 1]
+        assert one.find(pa.array(["b", None], pa.large_string())).tolist() == [1, -1]
+
+
+@pytest.mark.skipif(avro_decode.native is None, reason="phantombase-native is not built")
+def test_the_module_trusts_no_offset() -> None:
+    """Offsets that lead outside, backwards or below 0, and numbers that no array has, are an error of one kind."""
+    make = avro_decode.native.Keys
+    good = np.array([0, 1, 2], np.int32).tobytes()
+    keys = make(good, b"ab", 0, 2)
+    assert np.frombuffer(keys.find(good, b"bc", 0, 2), np.int64).tolist() == [1, -1]
+    for offsets in ([0, 1, 3], [0, 2, 1], [-1, 1, 2], [0, 1]):
+        data = np.array(offsets, np.int32).tobytes()
+        for ask in (make, keys.find):
+            with pytest.raises(ValueError, match="laid out"):
+                ask(data, b"ab", 0, 2)
+    for start, count in (1, 2), (2**62, 1), (0, 2**62), (2**64 - 1, 2**64 - 1):
+        with pytest.raises(ValueError, match="laid out"):
+            keys.find(good, b"ab", start, count)
 
 
 # Rows by number of a table that is too large for Arrow's own `take`: the same rows, in chunks.
