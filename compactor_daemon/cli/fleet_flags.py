@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.zookeeper_connection import ZooKeeperAccess, with_access
@@ -30,10 +30,12 @@ from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.terminal.option_group import Only, from_settings, names_of
 from phantombase.timeline.terminal.settings import POOLS, read_file
 
-from ..fleet.catalog import Catalog, CatalogListing, FolderListing, TableListing
-from ..fleet.pools import Hours, Pool, Pools, pools_of
-from ..fleet.zookeeper_server import default_folder, embedded_hosts, embedded_zookeeper
-from ..fleet.zookeeper_session import ZooKeeperOptions
+if (
+    TYPE_CHECKING
+):  # what finds and shares tables is imported where a catalog or ZooKeeper is named: most commands name none
+    from ..fleet.catalog import Catalog, TableListing
+    from ..fleet.pools import Pool, Pools
+    from ..fleet.zookeeper_session import ZooKeeperOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,8 @@ class CatalogFlags:
 
     def pools(self, config: str | None, schedule: ScheduleOptions) -> Pools:
         """The pools of the configuration file. `schedule`: of tables whose pool says nothing else."""
+        from ..fleet.pools import pools_of
+
         given = read_file(config).get(POOLS, []) if config is not None else []
         if not isinstance(given, list):
             raise UsageError("pools are an array of tables", path=config, expected=f"[[{POOLS}]]", found=f"[{POOLS}]")
@@ -77,9 +81,13 @@ class CatalogFlags:
             )
         if tables:
             return None
+        from ..fleet.catalog import Catalog
+
         return Catalog(listing=self._listing(options), pools=pools)
 
     def _listing(self, options: StorageOptions) -> TableListing:
+        from ..fleet.catalog import CatalogListing, FolderListing
+
         if self.root is not None:
             return FolderListing(self.root, options)
         return CatalogListing(str(self.catalog), options)
@@ -101,6 +109,8 @@ def _pools(given: list[Any], path: str, schedule: ScheduleOptions) -> Iterator[P
 
 
 def _pool(given: Mapping[str, Any], schedule: ScheduleOptions) -> Pool:
+    from ..fleet.pools import Hours, Pool
+
     values = {name.replace("_", "-"): value for name, value in given.items()}
     match, hours = values.pop("match"), values.pop("hours", None)
     planned, rest = from_settings(schedule, values)
@@ -165,6 +175,9 @@ class ZooKeeperFlags:
                 found=f"--zookeeper {self.hosts}",
                 todo="Leave one of them out.",
             )
+        from ..fleet.zookeeper_server import default_folder, embedded_hosts
+        from ..fleet.zookeeper_session import ZooKeeperOptions
+
         text = self.hosts if self.hosts != EMBEDDED else embedded_hosts(self.folder or default_folder())
         hosts, within = with_access(text)
         given = self._access()
@@ -195,6 +208,8 @@ class ZooKeeperFlags:
         if self.hosts != EMBEDDED:
             yield self.options()
             return
+        from ..fleet.zookeeper_server import default_folder, embedded_zookeeper
+
         with embedded_zookeeper(self.folder or default_folder()) as server:
             yield replace(self, hosts=server.hosts, folder=None).options()
 

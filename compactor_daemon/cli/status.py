@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -42,11 +42,9 @@ from phantombase.timeline.terminal.text_table import (
 
 from ..attempt.failures import RetryOptions
 from ..cleaning.choice import CleanOptions
-from ..fleet.catalog import Catalog, fleet_of, members_in, servers
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from ..options import AttemptOptions
-from ..status.catalog import catalog_rows, check_tables, unlisted, worst
 from ..status.check import CheckMeans, TableCheck, examine
 from ..status.pending import Claimed, StatusOptions
 from ..status.status import TableStatus, claim_rows, outlook, table_status, work_rows
@@ -54,9 +52,15 @@ from . import render_status as status_render
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
 from .option_flags import ATTEMPT, CLOCK, StorageOption, given_names, name_idle, offers, typed_options
 
+if TYPE_CHECKING:
+    from ..fleet.catalog import Catalog
+
 
 def catalog_report(catalog: Catalog, means: CheckMeans, zookeeper: ZooKeeperOptions | None) -> Row:
     """All tables of the catalog, and the daemons of its fleet. Errors of the tree: the tables cannot be listed."""
+    from ..fleet.catalog import fleet_of, members_in, servers  # late: most commands name a table
+    from ..status.catalog import catalog_rows
+
     taken = catalog.taken()
     taken.warn(catalog.listing.shown)
     rows = as_json(catalog_rows(taken.tables, catalog.pools, means))
@@ -269,6 +273,8 @@ def check(
     Exit code 0: all is well. 1: something needs care. 2: something is broken, or cannot be read.
 
     Examples: `compactor-daemon check lake/orders`, `compactor-daemon check --root s3://bucket/warehouse --json`"""
+    from ..status.catalog import check_tables, unlisted, worst  # late: `status` of a table starts without the fleet
+
     storage, named = parse_pairs(storage_option), list(tables or ())
     name_idle(trigger)
     named, catalog = named_first(ctx, named, catalog)

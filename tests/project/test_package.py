@@ -124,12 +124,13 @@ _DOES = frozenset(
         "phantombase.writer_hooks",
         "phantombase.compactor_daemon.daemon",
         "phantombase.compactor_daemon.attempt.attempt",
+        "phantombase.compactor_daemon.fleet.catalog",
         "phantombase.compactor_daemon.attempt.publish",
         "phantombase.compactor_daemon.cleaning.clean",
         "phantombase.timeline.metadata_table.update",
     )
 )
-"""What changes a table."""
+"""What changes a table, or finds many."""
 _STARTS: dict[str, tuple[str, str, frozenset[str]]] = {
     "timeline show": ("timeline", "v9_pending", _ROWS | _DOES),
     "timeline slices": ("timeline", "v9_pending", _ROWS | _DOES),
