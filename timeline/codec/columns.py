@@ -28,6 +28,21 @@ def flags(array: Any) -> Flags:
     return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
 
 
+def first_of(groups: Indices, positions: Indices, count: int, none: int) -> Indices:
+    """For each of `count` groups the least of its positions; `none`, which is greater, where it has none. An assignment
+    would do only as long as numpy happens to assign in order: of repeated indices it promises no one."""
+    found = np.full(count, none, np.int64)
+    np.minimum.at(found, groups, positions)
+    return found
+
+
+def last_of(groups: Indices, positions: Indices, count: int) -> Indices:
+    """For each of `count` groups the greatest of its positions; -1 where it has none."""
+    found = np.full(count, -1, np.int64)
+    np.maximum.at(found, groups, positions)
+    return found
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Whether values of a type are texts or bytes of any length, with offsets."""
     return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())

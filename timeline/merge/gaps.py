@@ -30,10 +30,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..codec.avro_schema import META_COLUMNS
-from ..codec.columns import Flags, Indices, rows_at
+from ..codec.columns import Flags, Indices, first_of, last_of, rows_at
 from ..errors import MalformedError
 from ..format.merge_settings import NotGiven
 
+_NO_ENTRY = np.iinfo(np.int64).max
 SHAPE = "shape of the row"
 """The column of a row's shape, int32."""
 
@@ -125,11 +126,9 @@ def trace(codes: Indices, is_row: Flags, alive: Flags, order: Indices, keys: int
     place = code * (int(rank.max(initial=0)) + 1) + rank
     leads = place >= np.maximum.accumulate(place)
     at = np.arange(len(by_key), dtype=np.int64)
-    deleted = np.full(keys, -1, np.int64)
-    deleted[code[leads & ~row]] = at[leads & ~row]
+    deleted = last_of(code[leads & ~row], at[leads & ~row], keys)
     starts = leads & row & (at > deleted[code])
-    start = np.full(keys, len(by_key), np.int64)
-    start[code[starts][::-1]] = at[starts][::-1]
+    start = first_of(code[starts], at[starts], keys, none=len(by_key))
     counted, leading = np.zeros(len(codes), np.bool_), np.zeros(len(codes), np.bool_)
     counted[by_key] = row & (at >= start[code])
     leading[by_key] = leads
@@ -209,10 +208,10 @@ def filled(
     for name in out.names:
         has = gaps.present(rows, name)[numbers[entries]]
         leading = leads | (name in gaps.stamped)
-        source = np.full(keys, -1, np.int64)
-        source[code[has][::-1]] = entries[has][::-1]
-        source[code[has & leading]] = entries[has & leading]
-        lacks = source[wanted] < 0
+        first = first_of(code[has], entries[has], keys, none=_NO_ENTRY)
+        last = last_of(code[has & leading], entries[has & leading], keys)
+        source = np.where(last >= 0, last, first)
+        lacks = source[wanted] == _NO_ENTRY
         columns.append(_taken(rows.column(name), numbers[np.where(lacks, chosen, source[wanted])]))
         if lacks.any():
             lacking[name] = lacks

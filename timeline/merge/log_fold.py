@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..codec.columns import Flags, Indices, Ordering, concat, ranks, rows_at, same_class
+from ..codec.columns import Flags, Indices, Ordering, concat, first_of, last_of, ranks, rows_at, same_class
 from ..errors import MalformedError
 from ..format.log_deletes import Deletes
 from ..format.table_config import MergeMode
@@ -46,7 +46,7 @@ def winners(mode: MergeMode, codes: Ints, kinds: npt.NDArray[np.uint8], natural:
     codes: key of each entry; order: rank of its ordering value (see `columns.ranks`). Every key has an entry."""
     positions = np.arange(len(codes), dtype=np.int64)
     if mode is MergeMode.COMMIT_TIME:
-        return _last(codes, positions, keys)
+        return last_of(codes, positions, keys)
     resets = natural if mode is MergeMode.EVENT_TIME else kinds == EntryKind.DELETE
     if not resets.any():
         return _greatest(codes, order, positions, keys)
@@ -58,30 +58,22 @@ def winners(mode: MergeMode, codes: Ints, kinds: npt.NDArray[np.uint8], natural:
     return np.where(found >= 0, found, reset)
 
 
-def _last(codes: Ints, positions: Ints, keys: int) -> Ints:
-    """For each key its last position, -1 if it has none (numpy keeps the last of repeated assignments)."""
-    result = np.full(keys, -1, np.int64)
-    result[codes] = positions
-    return result
-
-
 def _greatest(codes: Ints, order: Ints, positions: Ints, keys: int) -> Ints:
     """For each key the last of its positions with the greatest order, -1 if it has none."""
     top = np.full(keys, np.iinfo(np.int64).min, np.int64)
     np.maximum.at(top, codes, order)
     best = order == top[codes]
-    return _last(codes[best], positions[best], keys)
+    return last_of(codes[best], positions[best], keys)
 
 
 def after_natural(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, keys: int) -> tuple[Flags, Ints]:
     """Which entries follow the last natural delete of their key, by the rule of EVENT_TIME; and that delete, or -1."""
     positions = np.arange(len(codes), dtype=np.int64)
-    reset = _last(codes[natural], positions[natural], keys)
+    reset = last_of(codes[natural], positions[natural], keys)
     alive = positions > reset[codes]
     # After a natural delete, a delete-block entry counts only if there is a row in between.
     rows = alive & (kinds != EntryKind.DELETE)
-    first_row = np.full(keys, len(codes), np.int64)
-    first_row[codes[rows][::-1]] = positions[rows][::-1]
+    first_row = first_of(codes[rows], positions[rows], keys, none=len(codes))
     alive &= (reset[codes] < 0) | (positions >= first_row[codes])
     return alive, reset
 
@@ -99,7 +91,7 @@ def after_effective(
         concerned[codes[typed]] = True
         subset = positions[concerned[codes]]
         effective[subset] = _effective_deletes(codes[subset], is_delete[subset], effective[subset], order[subset])
-    reset = _last(codes[effective], positions[effective], keys)
+    reset = last_of(codes[effective], positions[effective], keys)
     return (positions > reset[codes]) & ~is_delete, reset
 
 
@@ -322,14 +314,12 @@ def settle(rule: MergeRule, parts: Sequence[Entries], gaps: Gaps | None = None) 
     in_logs_0x = mode in HUDI_0X and not rule.of_batch
     order = ranks(values, len(codes), hudi_0x=in_logs_0x) if mode is not MergeMode.COMMIT_TIME else codes
     best = winners(mode, codes, kinds, natural, order, len(keys))
-    first = np.zeros(len(keys), np.int64)
-    first[codes[::-1]] = np.arange(len(codes), dtype=np.int64)[::-1]
     return Settled(
         keys=keys,
         kinds=kinds[best],
         natural=natural[best],
         ordering=tuple(v.take(pa.array(best)) for v in values),
-        first=first,
+        first=first_of(codes, np.arange(len(codes), dtype=np.int64), len(keys), none=len(codes)),
         best=best,
         trace=None if gaps is None else _trace(mode, codes, kinds, natural, order, len(keys)),
     )

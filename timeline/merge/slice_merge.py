@@ -144,7 +144,8 @@ class SliceMerge:
     def _without_later_duplicates(self, hit: Indices, at: Indices) -> Indices:
         """Drops hits on a key that already occurred in this base file, unless every duplicate must be changed."""
         key = at[hit]
-        self._row[key[::-1]] = hit[::-1]  # of several rows of a key the first one stays
+        self._row[key] = len(at)
+        np.minimum.at(self._row, key, hit)
         first: Flags = (self._row[key] == hit) & ~self._seen[key]
         if self._rule.every_duplicate:
             self._counts["duplicate_hits"] += int((~first).sum())

@@ -7,10 +7,10 @@ from tests.world.mutations.mutants.mutant import Mutant
 
 MERGING: tuple[Mutant, ...] = (
     # Which log entry wins.
-    ("timeline/merge/log_fold", "if mode is MergeMode.COMMIT_TIME:\n        return _last", "if False:\n        return _last", "winner"),
+    ("timeline/merge/log_fold", "if mode is MergeMode.COMMIT_TIME:\n        return last_of", "if False:\n        return last_of", "winner"),
     ("timeline/merge/log_fold", "if mode is MergeMode.EVENT_TIME:", "if mode in (MergeMode.EVENT_TIME, MergeMode.EVENT_TIME_0X):", "winner"),
     ("timeline/merge/log_fold", "best = order == top[codes]", "best = order >= 0", "winner"),
-    ("timeline/merge/log_fold", "return _last(codes[best], positions[best], keys)", "return _last(codes[best][::-1], positions[best][::-1], keys)", "winner"),
+    ("timeline/merge/log_fold", "return last_of(codes[best], positions[best], keys)", "return first_of(codes[best], positions[best], keys, none=-1)", "winner"),
     ("timeline/merge/log_fold", "alive = positions > reset[codes]\n", "alive = positions >= 0\n", "winner"),
     ("timeline/merge/log_fold", "rows = alive & (kinds != EntryKind.DELETE)", "rows = alive & (kinds == EntryKind.ROW)", "winner"),
     ("timeline/merge/log_fold", "alive &= (reset[codes] < 0) | (positions >= first_row[codes])", "pass", "winner"),
@@ -35,11 +35,11 @@ MERGING: tuple[Mutant, ...] = (
     ("timeline/read/changes", "            if self.options.net or found.writes or found.unlisted:\n", "            if True:\n", "record_ttl"),
     # Rows put together from partial updates.
     ("timeline/merge/gaps", "leads = place >= np.maximum.accumulate(place)", "leads = place >= place", "gaps"),
-    ("timeline/merge/gaps", "deleted[code[leads & ~row]] = at[leads & ~row]", "pass", "gaps"),
-    ("timeline/merge/gaps", "deleted[code[leads & ~row]] = at[leads & ~row]", "deleted[code[~row]] = at[~row]", "gaps"),
+    ("timeline/merge/gaps", "last_of(code[leads & ~row], at[leads & ~row], keys)", "np.full(keys, -1)", "gaps"),
+    ("timeline/merge/gaps", "last_of(code[leads & ~row], at[leads & ~row], keys)", "last_of(code[~row], at[~row], keys)", "gaps"),
     ("timeline/merge/gaps", "counted[by_key] = row & (at >= start[code])", "counted[by_key] = row", "gaps"),
-    ("timeline/merge/gaps", "        source[code[has & leading]] = entries[has & leading]\n", "", "gaps"),
-    ("timeline/merge/gaps", "        source[code[has][::-1]] = entries[has][::-1]\n", "", "gaps"),
+    ("timeline/merge/gaps", "np.where(last >= 0, last, first)", "first", "gaps"),
+    ("timeline/merge/gaps", "np.where(last >= 0, last, first)", "np.where(last >= 0, last, _NO_ENTRY)", "gaps"),
     ("timeline/merge/gaps", "np.where(lacks[row], len(row) + own, own)", "own", "gaps"),
     ("timeline/merge/gaps", "if not field.nullable and rows.column(field.name).null_count:", "if False:", "gaps"),
     ("timeline/merge/log_fold", "after_natural(codes, kinds, natural, keys)[0]", "np.ones(len(codes), np.bool_)", "gaps"),
