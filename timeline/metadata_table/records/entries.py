@@ -196,13 +196,16 @@ def block_entries(block: LogBlock, source: pa.NativeFile, keys: Keys = None) -> 
 
 def _hfile_entries(file: HFile, schema: str, keys: Keys) -> Iterator[tuple[str, MetadataRecord]]:
     """The first entry is decoded in any case: no checksum covers a log block's schema, so it shows whether that is
-    damaged, also to a validation, which wants no entry."""
-    is_first = True
+    damaged, also to a validation, which wants no entry. All entries of a secondary index have the same value: one that
+    is as the one before is not decoded again."""
+    is_first, before = True, b""
+    record: MetadataRecord = {}
     for batch in file.batches():
         for key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             text = key.decode(errors="replace")
             if (is_wanted := keys is None or text in keys) or is_first:
-                record = _decoded(value, schema, file.where)
+                if is_first or value != before:
+                    before, record = value, _decoded(value, schema, file.where)
                 if is_wanted:
                     yield text, {**record, "key": text}
             is_first = False
