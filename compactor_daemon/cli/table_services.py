@@ -81,9 +81,9 @@ def cluster_command(
 
     `--copy try` copies large row groups as bytes, which takes less CPU time. It keeps their size and their codec.
 
-    Bucket-indexed tables are refused, and tables with an expression index: their rows must stay where they
-    are. A record index over all partitions is maintained. Flink's own state index does not notice that rows moved: do
-    not cluster what Flink upserts with it.
+    Bucket-indexed tables are refused, and tables with an expression index that is not maintained: their rows must stay
+    where they are. A record index over all partitions is maintained. Flink's own state index does not notice that rows
+    moved: do not cluster what Flink upserts with it.
 
     All writers must share `--lock`, or `--sole-writer` is needed. If a run is killed, the next one finishes its work.
 

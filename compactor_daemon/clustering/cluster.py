@@ -39,6 +39,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import ClusterPlan, encode_cluster_plan
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.indexed_columns import followed_expressions
 from phantombase.timeline.metadata_table.record_index import missing_entries, upkeep_of
 from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
 from phantombase.timeline.storage.server_clock import storage_ms
@@ -228,7 +229,10 @@ def _commits_since(table: Snapshot) -> int:
 def _refuse_indexes(table: Table) -> None:
     """UnsupportedError: an index of the metadata table must be dropped, since rows move to other file groups. The
     record index is kept, if it is one for all partitions, of stored keys."""
-    kept = upkeep_of(table, moves_rows=True, knows_keys=table.config.populate_meta_fields, same_rows=True)
+    said = followed_expressions(table)
+    kept = upkeep_of(
+        table, moves_rows=True, knows_keys=table.config.populate_meta_fields, same_rows=True, followed=said
+    )
     if kept.dropped:
         missing = missing_entries(table) if RECORD_INDEX in kept.dropped else ""
         raise UnsupportedError(

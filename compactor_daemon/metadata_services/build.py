@@ -315,8 +315,9 @@ class _Build:
         schema = measured_schema(seen, self.chosen.names)
         if schema is None:
             return None
-        config = seen.config.with_metadata_partitions(self.chosen.names)
-        return Measure.of(replace(seen, config=config), schema)
+        only = set(seen.config.metadata_partitions) - set(self.chosen.names)
+        config = seen.config.with_metadata_partitions(self.chosen.names).without_metadata_partitions(only)
+        return Measure.of(replace(seen, config=config), schema, known_definitions(seen.storage))
 
     def _switch(self, held: Snapshot) -> MetadataBuilt:
         assert self.filling is not None
@@ -343,7 +344,7 @@ class _Build:
             columns, version = (None, "") if measure is None else (measure.names, measure.version.name)
             put_definitions(storage, columns, version, [one for one in self.chosen.indexes if not one.column])
             config = config.with_index_definitions(INDEX_DEFINITIONS)
-        save_built(held, config, self.chosen.indexes)
+        save_built(held, config, self.chosen.indexes, self.chosen.expressions)
         if self._is_indexed:
             remove_wanted(storage)
         _log.info("metadata_built", table=storage.base_path, partitions=names, files=self.state.count)

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.timeline.metadata_table.record_index import secondary_index_in, undefined_secondary
+from phantombase.timeline.metadata_table.record_index import (
+    READ_AS_DEFINED,
+    UNBUILDABLE,
+    known_definitions,
+    secondary_index_in,
+    taken_out_indexes,
+    undefined_indexes,
+)
 from phantombase.timeline.metadata_table.records.keys import (
     BLOOM_FILTERS,
     COLUMN_STATS,
+    EXPRESSION_INDEX,
     FILES,
     PARTITION_STATS,
     RECORD_INDEX,
@@ -26,13 +34,14 @@ from phantombase.timeline.option import check_least, least_of, option, same_opti
 from phantombase.timeline.table.schema_finder import TableSchema
 from phantombase.timeline.table.table import Snapshot
 
-from .content import ListedState
+if TYPE_CHECKING:
+    from .content import ListedState
 
 KNOWN = (FILES, COLUMN_STATS, PARTITION_STATS, BLOOM_FILTERS, RECORD_INDEX)
 """The partitions that are built here, besides secondary indexes."""
-_ALL = "secondary"
-"""All secondary indexes that are defined."""
-_NAMES = f"{', '.join(KNOWN)}, {SECONDARY_INDEX}NAME"
+_ALL = {"secondary": SECONDARY_INDEX, "expression": EXPRESSION_INDEX}
+"""All of these indexes that are defined."""
+_NAMES = f"{', '.join(KNOWN)}, {SECONDARY_INDEX}NAME, {EXPRESSION_INDEX}NAME"
 
 
 @spelled_class
@@ -44,8 +53,8 @@ class BuildOptions:
     indexes: tuple[str, ...] = option(
         (),
         f"partitions to build, with commas: {', '.join(KNOWN)}, {SECONDARY_INDEX}NAME:COLUMN (one that is defined "
-        f"without :COLUMN, all of these: {_ALL}) [default: those that Hudi's writers build, and secondary indexes "
-        "that are defined]",
+        f"without :COLUMN, all of these: secondary), {EXPRESSION_INDEX}NAME (one that is defined; all of these: "
+        "expression) [default: those that Hudi's writers build, and secondary and expression indexes that are defined]",
         metavar="NAMES",
     )
     pending_wait_s: float = option(
@@ -73,13 +82,17 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """`names`: what is built; `indexes`: of that the indexes of rows. `again`: what is taken out first. `dropped`: of
-    that what is left to Hudi."""
+    """`names`: what is built; `indexes`: of that the indexes of rows; `expressions`: of that those of expressions.
+    `again`: what is taken out first. `dropped`: of that what is left to Hudi."""
 
     names: tuple[str, ...]
     again: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     indexes: tuple[RowIndex, ...] = ()
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        return tuple(name for name in self.names if name.startswith(EXPRESSION_INDEX))
 
     @property
     def is_new(self) -> bool:
@@ -100,14 +113,15 @@ def choose(
     out, or meant to build, and did not. `again`: partitions that are there are built again, too. `also`: what is built
     with what is asked for, if it can be. UnsupportedError: an index that the table cannot have, or that is not built
     here. UsageError: the metadata table has no partition `files`; an index of another column."""
-    asked = options.columns
-    defined = [name for name in definitions if name.startswith(SECONDARY_INDEX)]
-    if _ALL in asked and defined:
-        asked = {name: column for name, column in asked.items() if name != _ALL} | dict.fromkeys(defined, "")
-    secondary = _secondary(table, definitions, asked)
+    asked = dict(options.columns)
+    for word, beginning in _ALL.items():
+        defined = [name for name in definitions if name.startswith(beginning)]
+        if word in asked and defined:
+            asked = {name: column for name, column in asked.items() if name != word} | dict.fromkeys(defined, "")
+    secondary, expressions = _secondary(table, definitions, asked), _expressions(table, definitions)
     for name in asked:
-        _check_known(table, name)
-    known = (*KNOWN, *secondary)
+        _check_known(table, name, expressions)
+    known = (*KNOWN, *secondary, *expressions)
     chosen = _chosen(table, {*asked, *(set(also) & set(known))}, taken_out, known, again)
     measured_schema(table, chosen.names)
     of_rows = {RECORD_INDEX: RowIndex(), **secondary}
@@ -142,6 +156,31 @@ def _secondary(table: Snapshot, definitions: Mapping[str, Any], asked: Mapping[s
     return found
 
 
+def taken_out(table: Snapshot) -> dict[str, str]:
+    """The secondary and expression indexes that writes have taken out, and why no service builds them again; "": the
+    metadata service does. MalformedError: damaged definitions."""
+    if FILES not in table.config.built_metadata_partitions or not (names := taken_out_indexes(table)):
+        return {}
+    definitions = known_definitions(table.storage)
+    can = {*_secondary(table, definitions, {}), *_expressions(table, definitions)}
+    return {name: definitions[name].get(UNBUILDABLE) or ("" if name in can else _LEFT) for name in names}
+
+
+_LEFT = "only Hudi's CREATE INDEX builds it"
+
+
+def _expressions(table: Snapshot, definitions: Mapping[str, Any]) -> tuple[str, ...]:
+    """The expression indexes that are defined and can be built here."""
+    defined = [name for name in definitions if name.startswith(EXPRESSION_INDEX)]
+    if not defined or not table.layout.has_completion_times or not table.timeline.completed_writes:
+        return ()
+    from phantombase.timeline.metadata_table.indexed_columns import expressions_in  # late: it takes pyarrow
+
+    schema = table.newest_schema()
+    found = {} if schema.evolved is not None else expressions_in(definitions, defined, schema.arrow)
+    return tuple(name for name, one in found.items() if one is not None)
+
+
 _BY_VALUE_FROM = 9
 """The first table version whose secondary indexes look up a value in one file group."""
 
@@ -171,7 +210,7 @@ def _chosen(
             todo="Wait until it is built, or run with --rebuild, which builds it.",
         )
     there = {*config.metadata_partitions, *taken_out}
-    defined = {name for name in known if name.startswith(SECONDARY_INDEX)}
+    defined = {name for name in known if name.startswith(READ_AS_DEFINED)}
     before = there | defined if again and there else set(taken_out)
     names = set(asked) or (before & set(known)) or {*_usual(table), *defined}
     if any(name.startswith(SECONDARY_INDEX) for name in names) and RECORD_INDEX not in config.built_metadata_partitions:
@@ -183,7 +222,7 @@ def _chosen(
             todo="`compactor-daemon metadata TABLE --rebuild` builds all of it.",
         )
     if not again:
-        undefined = set(undefined_secondary(table))
+        undefined = set(undefined_indexes(table)) & set(known)
         names -= set(config.built_metadata_partitions) - undefined
         if names and FILES not in config.built_metadata_partitions:
             names.add(FILES)
@@ -198,7 +237,7 @@ def _chosen(
 
 def measured_schema(table: Snapshot, names: Collection[str]) -> TableSchema | None:
     """The newest schema, whose columns are measured; None: none are. UnsupportedError: they cannot be."""
-    if not {COLUMN_STATS, PARTITION_STATS} & set(names):
+    if not any(name in (COLUMN_STATS, PARTITION_STATS) or name.startswith(EXPRESSION_INDEX) for name in names):
         return None
     schema = table.newest_schema() if table.timeline.completed_writes else None
     if schema is None or schema.evolved is not None:
@@ -222,14 +261,16 @@ def _usual(table: Snapshot) -> tuple[str, ...]:
     return (FILES, COLUMN_STATS, PARTITION_STATS) if table.config.partition_fields else (FILES, COLUMN_STATS)
 
 
-def _check_known(table: Snapshot, name: str) -> None:
-    if name not in KNOWN and not name.startswith(SECONDARY_INDEX):
+def _check_known(table: Snapshot, name: str, expressions: Collection[str]) -> None:
+    if name not in KNOWN and not name.startswith(SECONDARY_INDEX) and name not in expressions:
         raise UnsupportedError(
             "phantombase does not build this index",
             path=table.storage.base_path,
             expected=_NAMES,
             found=name,
-            todo="A Hudi writer that has it enabled builds it.",
+            todo="Hudi's CREATE INDEX defines an index of an expression and builds it."
+            if name.startswith(EXPRESSION_INDEX)
+            else "A Hudi writer that has it enabled builds it.",
         )
     why = ""
     if name == PARTITION_STATS and not table.layout.has_completion_times:

@@ -8,6 +8,7 @@ since, like the delta commits of the writes themselves: files that are there now
     files              the names of each partition that changed
     column_stats, bloom_filters   new and larger files; entries of files that are gone stay, and no reader asks for them
     partition_stats    the ranges of new files: bounds are widened, never narrowed, as Hudi's writers do
+    expr_index_*       both of the last two, of the values of an expression
     indexes of rows    no log file: the keys of each slice are staged, and their base files are made of those of the
                        last state
 
@@ -151,7 +152,7 @@ class Filling:
         progress: Progress,
     ) -> tuple[IndexLog, ...]:
         """Stages the log files of the delta commit at `instant` that leads from the first state to the second one.
-        UnsupportedError: a base file has no bloom filter."""
+        UnsupportedError: a base file has no bloom filter, or an expression index cannot hold a value."""
         before, after = states
         refuse_unordered(after.files, table.storage.base_path)
         with _Blocks(table.storage, instant, self) as blocks:
@@ -163,8 +164,12 @@ class Filling:
             done, total = 0, sum(map(len, added.values()))
             for part in _parts(added) if wanted else ():
                 filters = 0
-                for partition, keyed in index_records(table, part, instant, measure, wanted, {}):
-                    blocks.add(partition, keyed)
+                for partition, found in index_records(table, part, instant, measure, wanted, {}):
+                    if found is None:
+                        what = f"{partition} cannot hold the values of a file: Hudi could not find its rows"
+                        todo = "Build other indexes, or this one with Hudi: CREATE INDEX."
+                        raise UnsupportedError(what, path=table.storage.base_path, todo=todo)
+                    blocks.add(partition, found)
                     filters += partition == BLOOM_FILTERS
                 if BLOOM_FILTERS in wanted:
                     _check_filters(table, part, filters)

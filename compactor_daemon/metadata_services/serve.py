@@ -1,4 +1,5 @@
-"""Runs what is due on the metadata table, in Hudi's order: pending compactions, a clean, a compaction, archiving.
+"""Runs what is due on the metadata table, in Hudi's order: pending compactions, a clean, a compaction, archiving. Last,
+indexes that a write took out are built again.
 
 The services run under the data table's lock. A compaction merges all partitions of the metadata table together.
 
@@ -28,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.errors import ConflictError, UnsupportedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, operation_metrics
@@ -38,6 +39,7 @@ from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.commit import forget
 from phantombase.timeline.metadata_table.read import load_metadata_view
+from phantombase.timeline.metadata_table.record_index import note_unbuildable
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.server_clock import storage_ms
@@ -55,7 +57,8 @@ from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
 from ..unit_of_work import ServiceAnswer, ServiceMeans, unit_of_work
-from .build import died
+from .build import build_metadata, died
+from .chosen import BuildOptions, taken_out
 from .due import MetadataDue, MetadataOptions, clean_waits, due
 from .retention import (
     MetadataArchived,
@@ -360,10 +363,33 @@ def _done(instant: str, commit: CommitMetadata, *, finished: bool) -> MetadataCo
     )
 
 
+_BUILD_WAIT_S = 10.0  # for pending writes: they may be long, and the next run tries again
+
+
+def build_again(table: Table, lock: TableLock, *, dry_run: bool = False) -> dict[str, str]:
+    """Builds the secondary and expression indexes that writes have taken out; by name, why one was not built, "": it
+    was, or would be. One that cannot hold a value is not tried again."""
+    found = taken_out(seen := table.snapshot(cached=False))
+    if seen.config.building_metadata_partitions:
+        return {name: why or "it waits: Hudi is building an index" for name, why in found.items()}
+    for name in [] if dry_run else [name for name, why in found.items() if not why]:
+        try:
+            build_metadata(table, BuildOptions(indexes=(name,), pending_wait_s=_BUILD_WAIT_S), lock)
+        except ConflictError as error:
+            found[name] = f"it waits: {error.what}"
+        except UnsupportedError as error:
+            found[name] = error.what
+            with exclusive(table, lock, "note why an index is not built", READ_INSIDE) as held:
+                note_unbuildable(held, name, error.what)
+    return found
+
+
 def run_service(table: Table, options: MetadataOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
     """The service, see `RunService`."""
     served = serve_metadata(table, options, lock, dry_run=means.dry_run)
+    again = build_again(table, lock, dry_run=means.dry_run)
     did, due = [], " due" if means.dry_run else ""
+    did += [f"{name}: {why or means.did('built again')}, since a write took it out" for name, why in again.items()]
     if forgotten := len(served.forgotten):
         did.append(f"{plural(forgotten, 'instant')} of the metadata table {means.did('forgotten')}")
     if served.compactions:
@@ -373,5 +399,5 @@ def run_service(table: Table, options: MetadataOptions, lock: TableLock, means: 
         did.append(f"{plural(files, 'file')} of the metadata table {means.did('removed')}, {human_bytes(size)}")
     if archived := len(served.archived.instants):
         did.append(f"{plural(archived, 'instant')} of the metadata table {means.did('archived')}")
-    count = forgotten + len(served.compactions) + len(served.cleans) + archived
+    count = forgotten + len(served.compactions) + len(served.cleans) + archived + list(again.values()).count("")
     return ServiceAnswer(what=", ".join(did) or served.why, instants=count, files=files, bytes=size)

@@ -20,17 +20,13 @@ from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
 from phantombase.timeline.instants.clock_check import Zone, ZoneVerdict, described, zone_todo
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import read_heartbeat
-from phantombase.timeline.metadata_table.record_index import (
-    followed_indexes,
-    is_global,
-    missing_entries,
-    taken_out_indexes,
-)
-from phantombase.timeline.metadata_table.records.keys import upkeep
+from phantombase.timeline.metadata_table.record_index import followed_indexes, is_global, missing_entries
+from phantombase.timeline.metadata_table.records.keys import EXPRESSION_INDEX, upkeep
 from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table
 from phantombase.timeline.terminal.text_table import human_duration
 
 from ..attempt.hudi_executors import ForeignTrace, foreign_trace
+from ..metadata_services.chosen import taken_out
 from ..options import AttemptOptions
 
 INLINE = "hoodie.compact.inline=false, hoodie.datasource.compaction.async.enable=false"
@@ -49,8 +45,8 @@ class HudiSigns:
     names of their commits, earliest first: True for phantombase's, None if the commit cannot be read. `silent`: pending
     delta commits without any heartbeat. `traces`: of Hudi executors at pending compactions. `zone`: the time zone of
     the writers compared with that of this process; `zone_shown`: the evidence. `in_utc`: the table's own setting.
-    `one_record_index`: as `has_one_record_index`; `missing_entries`: see there. `taken_out`: secondary indexes that
-    phantombase has taken out; `followed`: those that its writes keep true."""
+    `one_record_index`: as `has_one_record_index`; `missing_entries`: see there. `taken_out`: indexes that
+    phantombase has taken out, see there; `followed`: those that its writes keep true."""
 
     version: int
     metadata_partitions: tuple[str, ...]
@@ -64,7 +60,7 @@ class HudiSigns:
     in_utc: bool = False
     one_record_index: bool = False
     missing_entries: str = ""
-    taken_out: tuple[str, ...] = ()
+    taken_out: Mapping[str, str] = field(default_factory=dict)
     followed: tuple[str, ...] = ()
 
 
@@ -99,9 +95,17 @@ def find_hudi_signs(table: Snapshot, later: Timeline | None = None) -> HudiSigns
         in_utc=config.utc_timezone,
         one_record_index=not missing and is_global(table),
         missing_entries=missing,
-        taken_out=taken_out_indexes(table),
-        followed=tuple(followed_indexes(table)),
+        taken_out=taken_out(table),
+        followed=(*followed_indexes(table), *_followed_expressions(table)),
     )
+
+
+def _followed_expressions(table: Snapshot) -> tuple[str, ...]:
+    if not any(name.startswith(EXPRESSION_INDEX) for name in table.config.metadata_partitions):
+        return ()
+    from phantombase.timeline.metadata_table.indexed_columns import followed_expressions  # late: it takes pyarrow
+
+    return followed_expressions(table)
 
 
 def _trace(table: Table, instant: str) -> ForeignTrace:
@@ -168,9 +172,10 @@ def _metadata_table(seen: HudiSigns) -> Iterator[Finding]:
         yield Finding(
             name="secondary-index",
             severity=Severity.INFO,
-            what="secondary indexes were taken out, since a write could not keep them true: queries read all files",
-            found=", ".join(seen.taken_out),
-            todo="`compactor-daemon metadata TABLE --create` builds them again.",
+            what="indexes were taken out, since a write could not keep them true: queries read all files",
+            found=", ".join(f"{name} ({why})" if why else name for name, why in seen.taken_out.items()),
+            todo="The metadata service (`compactor-daemon maintain TABLE`) builds them again where no reason is said; "
+            "`compactor-daemon metadata TABLE --create` tries all.",
         )
     try:
         dropped = upkeep(

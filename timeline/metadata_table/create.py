@@ -71,18 +71,20 @@ def take_out(table: Table, names: Collection[str]) -> None:
     save_partitions(table, table.config.without_metadata_partitions(names))
 
 
-def save_built(table: Table, config: TableConfig, indexes: Sequence[RowIndex]) -> None:
-    """Saves settings that name built partitions, then puts the definitions of the secondary ones of the `indexes`:
-    from then on Hudi's readers use them. `table`: of a section. LockError: the lock was lost. If that was before,
-    others may have written without an entry: the definitions are removed again; see `save_partitions`."""
+def save_built(
+    table: Table, config: TableConfig, indexes: Sequence[RowIndex], expressions: Collection[str] = ()
+) -> None:
+    """Saves settings that name built partitions, then puts the definitions of the secondary ones of the `indexes` and
+    of `expressions`: from then on Hudi's readers use them. `table`: of a section. LockError: the lock was lost. If that
+    was before, others may have written without an entry: the definitions are removed again; see `save_partitions`."""
     secondary = [one for one in indexes if one.column]
     keep_definitions(table.storage, secondary)
     save_partitions(table, config)
-    put_definitions(table.storage, None, "", secondary)
+    put_definitions(table.storage, None, "", secondary, expressions)
     try:
         check_lock(table)
     except LockError:
-        take_out_definitions(regardless(table).storage, [one.partition for one in secondary])
+        take_out_definitions(regardless(table).storage, [*(one.partition for one in secondary), *expressions])
         raise
 
 

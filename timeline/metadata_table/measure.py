@@ -13,14 +13,7 @@ older schema lacks (0.15 has no `isTightBound` and no `valueType`) are left out 
 are not set here are null. Hudi merges two records of one key like this
 (HoodieTableMetadataUtil.mergeColumnStatsRecords): a new record that is deleted or tight replaces the old one; otherwise
 bounds are widened and counts added. So `partition_stats` records of a write need not include older values: they are not
-tight.
-
-A reader loses rows if a bound is too narrow. So bounds are read only for types with unambiguous stored values:
-integers, dates, texts, and timestamps where the record names the unit (index version 2). There are no bounds for floats
-(NaN; zeros of two signs), decimals, bytes, values of another type than the column has now, and dates and times so old
-that Hudi may have read them in the old calendar from a footer. Hudi compares texts of log files by UTF-16 code units,
-and texts of base files by UTF-8 bytes. The two orders agree on which texts lie between two bounds only if no unit of a
-bound is a surrogate or above one."""
+tight."""
 
 from __future__ import annotations
 
@@ -35,9 +28,8 @@ import pyarrow.parquet as pq
 from ..codec.arrow_schema import project
 from ..codec.avro_schema import parse_avro
 from ..codec.bloom import BloomFilter
-from ..codec.calendar import first_alike, old_calendar
+from ..codec.calendar import old_calendar
 from ..codec.parquet_read import open_parquet, parquet_batches, readable
-from ..filter.possible import UNKNOWN, Bounds
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..format.log_block import BlockKind, HeaderKey, LogBlock, scan_blocks
 from ..format.log_decode import decode_rows, decoding
@@ -46,16 +38,28 @@ from ..storage.contract import Storage
 from ..storage.folders import join
 from ..table.table import Table, TableSchema
 from .column_range import ColumnRange, merged_ranges, no_values, range_between, ranges_of_rows
-from .indexed_columns import IndexedColumn, IndexVersion, Kind, Value, ValueType, columns_to_index, index_version
-from .record_index import stored_definitions
+from .indexed_columns import (
+    Expression,
+    IndexedColumn,
+    IndexVersion,
+    Kind,
+    Value,
+    ValueType,
+    columns_to_index,
+    expressions_in,
+    index_version,
+)
+from .record_index import definitions_in, stored_definitions
 from .records.keys import (
     BLOOM_FILTERS,
     COLUMN_STATS,
+    EXPRESSION_INDEX,
     PARTITION_STATS,
     MetadataRecord,
     Sizes,
     bloom_filter_key,
     column_stats_key,
+    expression_stats_key,
     partition_stats_key,
 )
 
@@ -73,7 +77,8 @@ def ranges_of_parquet(source: pa.NativeFile, path: str, columns: Sequence[Indexe
         there = file.schema_arrow
         columns = _in_these_letters(columns, there.names)
         places = {file.metadata.schema.column(i).path: i for i in range(file.metadata.num_columns)}
-        known = {c.name: _of_footer(file, there, places[c.name], c) for c in columns if c.name in places}
+        plain = [c for c in columns if c.name in places and c.expression is None]
+        known = {c.name: _of_footer(file, there, places[c.name], c) for c in plain}
         unknown = [c for c in columns if known.get(c.name) is None]
         read = {r.column: r for r in _of_columns(source, file, unknown)}
         return tuple(_sized(known.get(c.name) or read[c.name], file.metadata, places.get(c.name)) for c in columns)
@@ -82,7 +87,7 @@ def ranges_of_parquet(source: pa.NativeFile, path: str, columns: Sequence[Indexe
 def _in_these_letters(columns: Sequence[IndexedColumn], names: Sequence[str]) -> Sequence[IndexedColumn]:
     """The columns, without those that are among the names of a file in other letters only."""
     exact, any_case = frozenset(names), frozenset(name.lower() for name in names)
-    tops = ((column, column.name.partition(".")[0]) for column in columns)
+    tops = ((column, _top(column)) for column in columns)
     return [column for column, top in tops if top in exact or top.lower() not in any_case]
 
 
@@ -99,7 +104,7 @@ def ranges_of_log(
         for rows in decode_rows(
             block,
             source,
-            project(schema, [c.name.partition(".")[0] for c in there]),
+            project(schema, list(dict.fromkeys(map(_top, there)))),
             float_as_text=float_as_text,
             part_bytes=_PART_BYTES,
             partial=block.is_partial,
@@ -111,13 +116,18 @@ def ranges_of_log(
     return merged_ranges([nothing, *parts])
 
 
+def _top(column: IndexedColumn) -> str:
+    """The column of the table in which it is."""
+    return column.path.partition(".")[0]
+
+
 def _columns_in(block: LogBlock, columns: Sequence[IndexedColumn]) -> Sequence[IndexedColumn]:
     """The columns that the rows of a data block have: all, unless the block contains partial updates."""
     if not block.is_partial:
         return columns
     with decoding(block):
         names = {field["name"] for field in parse_avro(block.header(HeaderKey.SCHEMA))["fields"]}
-    return [column for column in columns if column.name.partition(".")[0] in names]
+    return [column for column in columns if _top(column) in names]
 
 
 def _of_footer(file: pq.ParquetFile, there: pa.Schema, place: int, column: IndexedColumn) -> ColumnRange | None:
@@ -161,7 +171,7 @@ def _of_columns(
 ) -> tuple[ColumnRange, ...]:
     """The ranges, computed from the values; a missing column counts as a column of nulls."""
     rows = file.metadata.num_rows
-    names = sorted({c.name.partition(".")[0] for c in columns} & set(file.schema_arrow.names))
+    names = sorted(set(map(_top, columns)) & set(file.schema_arrow.names))
     if not names or not rows:
         return tuple(no_values(c, rows) for c in columns)
     return merged_ranges(ranges_of_rows(batch, columns) for batch in parquet_batches(source, file, names, _BATCH_ROWS))
@@ -192,7 +202,8 @@ Measured: TypeAlias = Mapping[str, Sequence[ColumnRange]]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The columns to measure; picklable. `version`: how the ranges will be stored."""
+    """The columns to measure, those of expression indexes last; picklable. `version`: how the ranges of the others will
+    be stored."""
 
     columns: tuple[IndexedColumn, ...]
     version: IndexVersion
@@ -200,13 +211,20 @@ class Measure:
     float_as_text: bool
 
     @staticmethod
-    def of(table: Table, schema: TableSchema) -> Measure | None:
-        """The measure for a table whose newest rows have this schema; None if no index stores ranges."""
-        if not {COLUMN_STATS, PARTITION_STATS} & set(table.config.metadata_partitions):
+    def of(table: Table, schema: TableSchema, defined: Mapping[str, Any] | None = None) -> Measure | None:
+        """The measure for a table whose newest rows have this schema; None if no index stores ranges. `defined`:
+        definitions of its expression indexes; None: those that readers see."""
+        names = table.config.metadata_partitions
+        is_wanted = not {COLUMN_STATS, PARTITION_STATS}.isdisjoint(names)
+        if not is_wanted and not any(name.startswith(EXPRESSION_INDEX) for name in names):
             return None
         definitions, version = stored_definitions(table.storage), table.config.version
+        known = definitions_in(definitions) if defined is None else defined
+        said = [one for one in expressions_in(known, names, schema.arrow).values() if one is not None]
+        if not is_wanted and not said:
+            return None
         return Measure(
-            columns_to_index(schema.file_text, definitions, version),
+            (*(columns_to_index(schema.file_text, definitions, version) if is_wanted else ()), *said),
             index_version(definitions, version),
             schema.arrow,
             table.config.merges_as_1x,
@@ -214,8 +232,8 @@ class Measure:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return tuple(column.name for column in self.columns)
+        """The names of the columns with statistics."""
+        return tuple(column.name for column in self.columns if column.expression is None)
 
     def file(self, storage: Storage, path: str, name: str) -> tuple[ColumnRange, ...]:
         """The ranges of a base or log file whose final name is `name`. Errors: as in any read of the file."""
@@ -257,6 +275,20 @@ def partition_stats_records(
             yield key, _record(key, _TYPE_PARTITION_STATS, stats)
 
 
+def expression_record(said: Expression, partition: str, found: ColumnRange, file_name: str = "") -> KeyedRecord | None:
+    """The record of one file in an expression index; without a `file_name` that of a partition. None: its values have
+    no bounds that can be stored."""
+    of_column = replace(found, column=said.column)
+    stats = None if found.unknown else _stats(file_name or partition, of_column, said.version)
+    if stats is None:
+        return None
+    if file_name:
+        key = column_stats_key(said.column, partition, file_name)
+    else:
+        key = expression_stats_key(said.column, partition)
+    return key, _record(key, _TYPE_COLUMN_STATS if file_name else _TYPE_PARTITION_STATS, stats)
+
+
 def bloom_filter_record(partition: str, file_name: str, instant: str, bloom: BloomFilter) -> KeyedRecord:
     """The filter of a new base file that `instant` wrote."""
     key, text = bloom_filter_key(partition, file_name), bloom.text.encode()
@@ -289,53 +321,6 @@ def _stats(name: str, found: ColumnRange, version: IndexVersion) -> dict[str, An
     }
 
 
-_WRAPPERS = {
-    pa.int32(): ("IntWrapper",),
-    pa.int64(): ("LongWrapper", "IntWrapper"),  # a column may have become a long
-    pa.string(): ("StringWrapper",),
-}
-_NAMED = (
-    Kind.DATE,
-    Kind.TIMESTAMP_MILLIS,
-    Kind.TIMESTAMP_MICROS,
-    Kind.LOCAL_TIMESTAMP_MILLIS,
-    Kind.LOCAL_TIMESTAMP_MICROS,
-)
-"""Types whose values are stored as integers, so that the record must also name the type."""
-_SURROGATES = "\ud800"
-
-
-def stats_bounds(record: MetadataRecord | None, kind: pa.DataType) -> Bounds:
-    """The known bounds of a column of this type (the table's) in the record's file; None: there is no record."""
-    stats = (record or {}).get("ColumnStatsMetadata")
-    if stats is None or stats.get("isDeleted"):
-        return UNKNOWN
-    rows, nulls = stats.get("valueCount"), stats.get("nullCount")
-    if rows is None or nulls is None or rows < 0 or nulls < 0:
-        return UNKNOWN
-    low, high = (_value(stats.get(name), stats.get("valueType"), kind) for name in ("minValue", "maxValue"))
-    if low is None or high is None:
-        return UNKNOWN
-    return Bounds(low=low, high=high, nulls=nulls > 0)
-
-
-def _value(wrapped: Any, named: Any, kind: pa.DataType) -> int | str | None:
-    """A bound in the form of `filter.possible.comparable`; None if it is uncertain."""
-    if not isinstance(wrapped, tuple):
-        return None
-    wrapper, value = wrapped[0].rpartition(".")[2], wrapped[1].get("value")
-    found = ValueType.of(kind)
-    if found is not None and found.kind in _NAMED:
-        of_kind = isinstance(named, dict) and named.get("typeOrdinal") == found.kind
-        certain = of_kind and wrapper in ("IntWrapper", "LongWrapper") and isinstance(value, int)
-        return value if certain and value >= first_alike(kind) else None
-    if wrapper not in _WRAPPERS.get(kind, ()):
-        return None
-    if isinstance(value, str):
-        return value if all(unit < _SURROGATES for unit in value) else None
-    return value if isinstance(value, int) else None
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A file's partition, its name, and what is known about it; `bloom`: the filter of a base file, if it has one."""
@@ -348,11 +333,15 @@ class _Known:
 
 def index_records(
     table: Table, files: Sizes, instant: str, measure: Measure | None, wanted: Collection[str], measured: Measured
-) -> Iterator[tuple[str, KeyedRecord]]:
+) -> Iterator[tuple[str, KeyedRecord | None]]:
     """The records for the `wanted` index partitions, each with its partition; records of files before partition stats.
     `measured`: ranges that are known already. A file is read if its ranges are unknown, or known for other columns than
-    the needed ones. A base file without a bloom filter gets no filter record."""
+    the needed ones. A base file without a bloom filter gets no filter record. None for a record: an expression index
+    cannot hold the values."""
     columns = [] if measure is None else [(c.name, c.type) for c in measure.columns]
+    said = {c.name: c.expression for c in (() if measure is None else measure.columns) if c.expression is not None}
+    said = {name: one for name, one in said.items() if one.partition in wanted}
+    plain = frozenset(() if measure is None else measure.names)
 
     def known(place: tuple[str, str]) -> _Known | None:
         partition, text = place
@@ -370,16 +359,26 @@ def index_records(
     for found in prefetched(places, known):
         if found is None:
             continue
+        own = {r.column: r for r in found.ranges}
         if COLUMN_STATS in wanted and measure is not None:
-            for keyed in column_stats_records(found.partition, found.name, found.ranges, measure.version):
+            of_columns = [r for r in found.ranges if r.column in plain]
+            for keyed in column_stats_records(found.partition, found.name, of_columns, measure.version):
                 yield COLUMN_STATS, keyed
+        for one in said.values():
+            if one.name in own:
+                yield one.partition, expression_record(one, found.partition, own[one.name], found.name)
+            elif isinstance(parse_data_file(found.name), BaseFileName):  # a log file may be of updates of other columns
+                yield one.partition, None
         if found.bloom is not None:
             yield BLOOM_FILTERS, bloom_filter_record(found.partition, found.name, instant, found.bloom)
         of_partition[found.partition] = merged_ranges([of_partition[found.partition], found.ranges])
-    if PARTITION_STATS in wanted and measure is not None:
-        for partition, ranges in of_partition.items():
-            for keyed in partition_stats_records(partition, ranges, measure.version):
+    for partition, ranges in of_partition.items():
+        if PARTITION_STATS in wanted and measure is not None:
+            of_columns = [r for r in ranges if r.column in plain]
+            for keyed in partition_stats_records(partition, of_columns, measure.version):
                 yield PARTITION_STATS, keyed
+        for r in (r for r in ranges if r.column in said):
+            yield said[r.column].partition, expression_record(said[r.column], partition, r)
 
 
 def _bloom(storage: Storage, path: str) -> BloomFilter | None:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError
+from ..event_log import get_logger
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..format.instant import Instant
 from ..format.layout import Slicing
@@ -24,8 +25,10 @@ from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, latest_slice
 from ..view.view_loader import Listed, Named, Sizes
 from ..view.witness import NamedFile, named_files, named_instant
 from .records.entries import Keys, MetadataEntry, base_entries, block_entries, fold, merge, present_files
-from .records.keys import ALL_PARTITIONS, FILES, PARTITION_STATS, MetadataRecord, partition_path
+from .records.keys import ALL_PARTITIONS, EXPRESSION_INDEX, FILES, PARTITION_STATS, MetadataRecord, partition_path
 from .valid_instants import ARTIFICIAL, refuse_uncompleted, valid_instants
+
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,3 +351,34 @@ def named_files_of(table: Table) -> Named | None:
 
 def _entries(files: Mapping[str, int]) -> list[Entry]:
     return [Entry(name=name, is_folder=False, size=size) for name, size in sorted(files.items())]
+
+
+def value_type(record: MetadataRecord) -> str | None:
+    """How the bounds of an entry of statistics are stored; None: it has none."""
+    bound = (record.get("ColumnStatsMetadata") or {}).get("minValue")
+    return None if bound is None else str(bound[0])
+
+
+def bounds_of_other_types(table: Table, partition: str, types: Mapping[str, str]) -> bool:
+    """Whether older records of these keys have bounds of another type, from before the column was widened, or cannot be
+    read."""
+    if partition not in table.config.built_metadata_partitions:
+        return False
+    try:
+        older = list(read_entries(table, partition, types.keys()))
+    except (MalformedError, MissingFileError) as error:  # readers then go without it, which is exact
+        _log.warning("partition_statistics_damaged", table=table.storage.base_path, error=str(error))
+        return True
+    is_expression = partition.startswith(EXPRESSION_INDEX)
+    return any(
+        key in types and (value_type(record) not in (None, types[key]) or (is_expression and _is_beyond(record)))
+        for key, record in older
+    )
+
+
+def _is_beyond(record: MetadataRecord) -> bool:
+    """Whether the greatest text has a character above U+FFFF: bounds are merged in the order of UTF-16, and compared in
+    that of UTF-8."""
+    bound = (record.get("ColumnStatsMetadata") or {}).get("maxValue")
+    value = None if bound is None else bound[1].get("value")
+    return isinstance(value, str) and max(value, default="") > "\uffff"

@@ -26,7 +26,16 @@ from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import METADATA_FOLDER, RECORDS
 from ..storage.snapshot import SnapshotStorage
 from ..table.table import Snapshot, Table, open_metadata_table
-from .records.keys import COLUMN_STATS, RECORD_INDEX, SECONDARY_INDEX, RowIndex, Upkeep, new_file_ids, upkeep
+from .records.keys import (
+    COLUMN_STATS,
+    EXPRESSION_INDEX,
+    RECORD_INDEX,
+    SECONDARY_INDEX,
+    RowIndex,
+    Upkeep,
+    new_file_ids,
+    upkeep,
+)
 from .valid_instants import ARTIFICIAL, refuse_uncompleted
 
 if TYPE_CHECKING:
@@ -61,29 +70,39 @@ def definitions_in(content: bytes | None) -> dict[str, Any]:
         ) from error
 
 
-def put_definitions(storage: Storage, columns: Sequence[str] | None, version: str, indexes: Sequence[RowIndex]) -> None:
+def put_definitions(
+    storage: Storage,
+    columns: Sequence[str] | None,
+    version: str,
+    indexes: Sequence[RowIndex],
+    expressions: Collection[str] = (),
+) -> None:
     """Adds the definitions of built indexes to `INDEX_DEFINITIONS`, as Hudi 1.x has them. `columns`: with statistics,
-    None: no such index; `version`: how these are stored. MalformedError: damaged definitions."""
-    definitions = definitions_in(stored_definitions(storage))
+    None: no such index; `version`: how these are stored; `expressions`: indexes that were taken out. MalformedError:
+    damaged definitions."""
+    definitions, absent = definitions_in(stored_definitions(storage)), definitions_in(_stored(storage, _ABSENT))
     if columns is not None:
         definitions[COLUMN_STATS] = _definition(COLUMN_STATS, COLUMN_STATS, columns, {}, version)
     definitions |= {one.partition: _of_rows(one) for one in indexes}
-    if columns is not None or indexes:
+    own = {name: absent[name] for name in expressions if name in absent}
+    definitions |= {name: {key: of[key] for key in of if key != UNBUILDABLE} for name, of in own.items()}
+    if columns is not None or indexes or expressions:
         storage.overwrite(INDEX_DEFINITIONS, _encoded(definitions))
-        if any(one.column for one in indexes):
-            _save_absent(storage, definitions_in(_stored(storage, _ABSENT)), definitions)
+        if expressions or any(one.column for one in indexes):
+            _save_absent(storage, absent, definitions)
 
 
 _ABSENT = f"{RECORDS}/secondary_indexes"
-"""Definitions of secondary indexes that phantombase took out or began to build, in the form of `INDEX_DEFINITIONS`."""
+"""Definitions of secondary and expression indexes that phantombase took out or began to build, in the form of
+`INDEX_DEFINITIONS`."""
 
 
-_READ_AS_DEFINED = (SECONDARY_INDEX, "expr_index_")
+READ_AS_DEFINED = (SECONDARY_INDEX, EXPRESSION_INDEX)
+"""How the names begin of the indexes that Hudi's readers use by their definitions alone."""
 
 
 def known_definitions(storage: Storage) -> dict[str, Any]:
-    """The definitions of indexes, also of secondary indexes that phantombase has taken out. MalformedError: damaged
-    definitions."""
+    """The definitions of indexes, also of those that phantombase has taken out. MalformedError: damaged definitions."""
     return definitions_in(_stored(storage, _ABSENT)) | definitions_in(stored_definitions(storage))
 
 
@@ -99,35 +118,45 @@ def take_out_definitions(storage: Storage, names: Collection[str]) -> None:
     hoodie.properties does not name the index any more (1.2.0, seen). They are kept for a run that builds the index
     again. Call it before the index leaves hoodie.properties. MalformedError: damaged definitions."""
     there = definitions_in(stored_definitions(storage))
-    gone = {name: one for name, one in there.items() if name in names and name.startswith(_READ_AS_DEFINED)}
+    gone = {name: one for name, one in there.items() if name in names and name.startswith(READ_AS_DEFINED)}
     if gone:
         left = {name: one for name, one in there.items() if name not in gone}
         _save_absent(storage, definitions_in(_stored(storage, _ABSENT)) | gone, left)
         storage.overwrite(INDEX_DEFINITIONS, _encoded(left))
 
 
-def undefined_secondary(table: Table) -> tuple[str, ...]:
-    """The secondary indexes that hoodie.properties names and nothing defines: a process died in between. No reader uses
-    them, and no writer updates them. MalformedError: damaged definitions."""
-    named = [name for name in table.config.built_metadata_partitions if name.startswith(SECONDARY_INDEX)]
+def undefined_indexes(table: Table) -> tuple[str, ...]:
+    """The secondary and expression indexes that hoodie.properties names and nothing defines: a process died in between.
+    No reader uses them, and no writer updates them. MalformedError: damaged definitions."""
+    named = [name for name in table.config.built_metadata_partitions if name.startswith(READ_AS_DEFINED)]
     return tuple(name for name in named if name not in definitions_in(stored_definitions(table.storage)))
 
 
+UNBUILDABLE = "unbuildable"
+"""Of a definition that is kept: why the service does not build the index again."""
+
+
+def note_unbuildable(table: Table, name: str, why: str) -> None:
+    """Notes why an index that was taken out cannot be built again; `table`: of a section."""
+    absent = definitions_in(_stored(table.storage, _ABSENT))
+    if name in absent:
+        _save_absent(table.storage, absent | {name: {**absent[name], UNBUILDABLE: why}}, {})
+
+
 def taken_out_indexes(table: Table) -> tuple[str, ...]:
-    """The secondary indexes that phantombase has taken out. MalformedError: damaged definitions."""
+    """The secondary and expression indexes that phantombase has taken out. MalformedError: damaged definitions."""
     if not table.layout.has_completion_times or table.storage.find(_ABSENT) is None:  # a snapshot knows it for nothing
         return ()
     absent = definitions_in(_stored(table.storage, _ABSENT))
-    found = {name for name in absent if name.startswith(SECONDARY_INDEX)}
-    return tuple(sorted(found - set(table.config.metadata_partitions)))
+    return tuple(sorted(set(absent) - set(table.config.metadata_partitions)))
 
 
-def secondary_signs(table: Table) -> dict[str, str]:
-    """The secondary indexes that no write updates, and why. MalformedError: damaged definitions."""
-    found = dict.fromkeys(undefined_secondary(table), f"{INDEX_DEFINITIONS} does not define it, so no write updates it")
+def unfollowed_signs(table: Table) -> dict[str, str]:
+    """The secondary and expression indexes that no write updates, and why. MalformedError: damaged definitions."""
+    found = dict.fromkeys(undefined_indexes(table), f"{INDEX_DEFINITIONS} does not define it, so no write updates it")
     if table.layout.has_completion_times and table.config.metadata_partitions:
         for name in definitions_in(stored_definitions(table.storage)):
-            is_named = not name.startswith(SECONDARY_INDEX) or name in table.config.metadata_partitions
+            is_named = not name.startswith(READ_AS_DEFINED) or name in table.config.metadata_partitions
             if not is_named and listed_if_there(table.storage, f"{METADATA_FOLDER}/{name}"):
                 found[name] = "hoodie.properties does not name it, so no write updates it, but Hudi's queries use it"
     return found

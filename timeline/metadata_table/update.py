@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ..codec.avro_schema import RECORD_KEY
 from ..codec.columns import flat
-from ..errors import MalformedError, MissingFileError, UnsupportedError
+from ..errors import MalformedError, UnsupportedError
 from ..event_log import get_logger
 from ..format.commit_metadata import CLUSTER, LEDGER, CommitMetadata
 from ..format.file_name import BaseFileName, parse_data_file
@@ -34,16 +34,17 @@ from . import commit
 from .commit import EncodedRecords, commit_records, newest_schema
 from .create import take_out
 from .index_logs import IndexLogs, RecordedKeys, StagedKeys, cannot_hold, index_file_groups, stage_index_logs
+from .indexed_columns import followed_expressions
 from .measure import Measure, Measured, index_records
-from .read import read_entries
+from .read import bounds_of_other_types, value_type
 from .record_index import followed_indexes, missing_entries, upkeep_of
+from .records.entries import PARTITION_STATS as PARTITION_STATS_TYPE
 from .records.entries import encoder, entry_keys, file_groups_of
 from .records.keys import (
     BLOOM_FILTERS,
+    EXPRESSION_INDEX,
     FILES,
-    PARTITION_STATS,
     RECORD_INDEX,
-    MetadataRecord,
     RowIndex,
     Sizes,
     Upkeep,
@@ -133,14 +134,20 @@ def prepare(table: Table, change: Change) -> Update | None:
     dropped, measure = wanted.dropped, _measure(table, change)
     if change.schema_text is not None:
         indexed = index_records(table, change.files, change.instant, measure, wanted.kept, change.measured)
-        types: dict[str, str] = {}
+        types, unheld = defaultdict[str, dict[str, str]](dict), set[str]()
         for partition, keyed in indexed:
+            if keyed is None:
+                unheld.add(partition)
+                continue
             records[partition].append(encode(keyed))
-            if partition == PARTITION_STATS and (kind := _value_type(keyed[1])) is not None:
-                types[keyed[0]] = kind
-        if types and _other_types(table, types):
-            del records[PARTITION_STATS]  # Hudi's readers fail when they merge bounds of two types
-            dropped = (*dropped, PARTITION_STATS)
+            is_merged = keyed[1]["type"] == PARTITION_STATS_TYPE
+            if is_merged and (kind := value_type(keyed[1])) is not None:
+                types[partition][keyed[0]] = kind
+        # Hudi's readers fail when they merge bounds of two types.
+        unheld |= {partition for partition, of in types.items() if bounds_of_other_types(table, partition, of)}
+        for partition in unheld:
+            records.pop(partition, None)
+        dropped = (*dropped, *sorted(unheld))
         names = (parse_data_file(name) for names in change.files.values() for name in names)
         base_files = sum(isinstance(name, BaseFileName) for name in names)
         if BLOOM_FILTERS in wanted.kept and len(records[BLOOM_FILTERS]) < base_files:
@@ -154,7 +161,7 @@ def prepare(table: Table, change: Change) -> Update | None:
         if index is None or not _fits(table, {RECORD_INDEX: index}):
             index = stage_index_logs(table, change.instant, keys, schema_text)
         logs[RECORD_INDEX] = index
-    if secondary := [one for name, one in followed.items() if name in wanted.kept]:
+    if secondary := [one for name, one in followed.items() if one is not None and name in wanted.kept]:
         completed = _completed(table)
         for name, changed in _changed_entries(table, change, secondary).items():
             if changed is None:
@@ -195,8 +202,8 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
             instant=change.instant,
             indexes=update.dropped,
             why=why,
-            todo="`compactor-daemon metadata TABLE --create` builds secondary indexes again, Hudi's CREATE INDEX those "
-            "of expressions, a Hudi writer that has them enabled the others.",
+            todo="The metadata service, or `compactor-daemon metadata TABLE --create`, builds secondary and expression "
+            "indexes again where `check` does not say why not, a Hudi writer that has them enabled the others.",
         )
     logs = [log for of in update.logs.values() for log in of.logs]
     commit_records(table, change.instant, update.records, update.schema_text, logs)
@@ -218,7 +225,7 @@ def forget(table: Table, instant: str) -> None:
         commit.forget(table, instant)
 
 
-def _wanted(table: Table, change: Change) -> tuple[Upkeep, Mapping[str, RowIndex]]:
+def _wanted(table: Table, change: Change) -> tuple[Upkeep, Mapping[str, RowIndex | None]]:
     """What a change means for each partition, and the secondary indexes that can be kept up to date."""
     followed, known = _followed(table, change), change.knows_keys
     wanted = upkeep_of(table, change.moves_rows, knows_keys=known, same_rows=change.same_rows, followed=followed)
@@ -234,24 +241,6 @@ def _measure(table: Table, change: Change) -> Measure | None:
     return None if change.schema_text is None else Measure.of(table, table.schema(change.schema_text))
 
 
-def _value_type(record: MetadataRecord) -> str | None:
-    bound = (record.get("ColumnStatsMetadata") or {}).get("minValue")
-    return None if bound is None else str(bound[0])
-
-
-def _other_types(table: Table, types: Mapping[str, str]) -> bool:
-    """Whether older records of these keys have bounds of another type, from before the column was widened, or cannot be
-    read."""
-    if PARTITION_STATS not in table.config.built_metadata_partitions:
-        return False
-    try:
-        older = list(read_entries(table, PARTITION_STATS, types.keys()))
-    except (MalformedError, MissingFileError) as error:  # readers then go without it, which is exact
-        _log.warning("partition_statistics_damaged", table=table.storage.base_path, error=str(error))
-        return True
-    return any(key in types and _value_type(record) not in (None, types[key]) for key, record in older)
-
-
 # Secondary indexes. As in Hudi, the rows of each file group that a write touches are compared with those before it.
 
 
@@ -260,13 +249,22 @@ def _completed(table: Table) -> frozenset[tuple[str, str]]:
     return frozenset(i.identity for i in table.load_timeline().completed if i.family != "commit")
 
 
-def _followed(table: Table, change: Change) -> dict[str, RowIndex]:
-    """The secondary indexes whose entries before and after a write can be made: of a column whose type stays."""
-    if change.same_rows or change.schema_text is None or not change.knows_keys:
+def _followed(table: Table, change: Change) -> dict[str, RowIndex | None]:
+    """The secondary indexes whose entries before and after a write can be made: of a column whose type stays; None for
+    an expression index that stays exact."""
+    names = [name for name in table.config.built_metadata_partitions if name.startswith(EXPRESSION_INDEX)]
+    if change.schema_text is None:
+        return dict.fromkeys(names)  # no file comes
+    if not names and (change.same_rows or not change.knows_keys):
         return {}
-    found, after = followed_indexes(table), table.schema(change.schema_text).arrow
-    types = dict(zip(after.names, after.types, strict=True)) if found else {}
-    return {name: index for name, (index, type_) in found.items() if types.get(index.column) == type_}
+    after = table.schema(change.schema_text)
+    said = followed_expressions(table, after)
+    if change.same_rows or not change.knows_keys:
+        return dict.fromkeys(said)
+    found = followed_indexes(table)
+    types = dict(zip(after.arrow.names, after.arrow.types, strict=True)) if found else {}
+    rows = {name: index for name, (index, type_) in found.items() if types.get(index.column) == type_}
+    return {**dict.fromkeys(said), **rows}
 
 
 def _changed_entries(table: Table, change: Change, indexes: Sequence[RowIndex]) -> dict[str, RecordedKeys | None]:

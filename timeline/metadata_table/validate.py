@@ -7,9 +7,10 @@ must exist."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -33,10 +34,12 @@ from ..view.grouping import file_groups
 from ..view.log_blocks import visibility_of
 from ..view.view import ViewFacts
 from ..view.view_loader import StorageListing, needs_archive
+from .column_range import LAST_TEXT
+from .measure import Measure, index_records
 from .read import ListedFiles, load_metadata_view, read_entries, read_files, slice_entries
-from .record_index import followed_indexes, secondary_signs
-from .records.entries import entry_keys
-from .records.keys import FILES, SECONDARY_INDEX
+from .record_index import followed_indexes, unfollowed_signs
+from .records.entries import combine, entry_keys
+from .records.keys import EXPRESSION_INDEX, FILES, SECONDARY_INDEX
 from .valid_instants import refuse_uncompleted, valid_instants
 
 _LOOKS = 5
@@ -97,13 +100,16 @@ def validate(table: Table, seen: Snapshot | None = None) -> Validation:
 def damaged_partitions(table: Table, *, contents: bool) -> dict[str, str]:
     """The partitions, besides `files`, that cannot be read or lack a file that a completed delta commit names, and why.
     `contents`: every block of each file is read, with its checksums, and the entries of secondary indexes are compared
-    with the rows; otherwise only names and sizes are compared. Secondary indexes that no write updates are included."""
-    found = secondary_signs(table)
+    with the rows, and bounds of expressions; otherwise only names and sizes are compared. Indexes that no write updates
+    are included."""
+    found = unfollowed_signs(table)
     for partition in table.config.built_metadata_partitions:
         if partition != FILES and partition not in found:
             try:
                 from_one_snapshot(partial(_read_through, table, partition, contents=contents))
                 if contents and partition.startswith(SECONDARY_INDEX) and (why := _other_entries(table, partition)):
+                    found[partition] = why
+                if contents and partition.startswith(EXPRESSION_INDEX) and (why := _narrow_bounds(table, partition)):
                     found[partition] = why
             except TableChangedError:
                 raise
@@ -148,6 +154,42 @@ def _other_entries(table: Table, partition: str) -> str:
             return ""
         if table.load_timeline() == before.timeline:
             return f"its {entries.count} entries are not those of the {rows.count} rows"
+    raise TableChangedError(
+        "the table changed at every try", path=table.storage.base_path, todo="Try again while less is written."
+    )
+
+
+def _narrow_bounds(table: Table, partition: str) -> str:
+    """Which bounds of an expression leave out a value of the rows; "": none, or they depend on the time zone of who
+    asks, or are not known here. Memory: the entries. TableChangedError: the table changed at every try."""
+    for _ in range(_LOOKS):
+        before = table.snapshot(cached=False)
+        before = before.with_timeline(before.timeline)
+        names = set(before.config.metadata_partitions) - {partition}
+        alone = replace(before, config=before.config.without_metadata_partitions(names))
+        measure = Measure.of(alone, before.newest_schema())
+        if measure is None or not all(one.expression and one.expression.is_exact for one in measure.columns):
+            return ""
+        files = defaultdict[str, dict[str, int]](dict)
+        for slice_ in before.load_view().slices():  # the newest: Hudi narrows bounds of a partition to their files
+            files[slice_.partition] |= {str(file.name): file.size for file in slice_.files}
+        entries, narrow = dict(read_entries(before, partition)), list[str]()
+        for _, keyed in index_records(before, files, "", measure, {partition}, {}):
+            high = None if keyed is None else keyed[1]["ColumnStatsMetadata"]["maxValue"]
+            if keyed is None or high is None or high[1]["value"] == LAST_TEXT:
+                continue
+            stats, older = keyed[1]["ColumnStatsMetadata"], entries.get(keyed[0])
+            if older is not None:
+                widened, found = combine(older, keyed[1])["ColumnStatsMetadata"], older["ColumnStatsMetadata"]
+                is_narrow = any(widened[bound] != found[bound] for bound in ("minValue", "maxValue"))
+            else:
+                is_narrow = stats["fileName"] in files  # a file without an entry is read, a partition is not
+            if is_narrow:
+                narrow.append(stats["fileName"])
+        if not narrow:
+            return ""
+        if table.load_timeline() == before.timeline:
+            return f"its bounds of {narrow[0]} leave out values of the rows"
     raise TableChangedError(
         "the table changed at every try", path=table.storage.base_path, todo="Try again while less is written."
     )

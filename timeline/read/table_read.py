@@ -29,7 +29,7 @@ from ..instants.timeline import Timeline
 from ..merge.rule import SliceRules, Where
 from ..merge.slice_stream import SliceStream
 from ..merge.table_rules import slice_rules
-from ..metadata_table.measure import stats_bounds
+from ..metadata_table.column_range import stats_bounds
 from ..metadata_table.read import named_files_of, read_entries
 from ..metadata_table.records.keys import COLUMN_STATS, column_stats_key
 from ..option import check_least, least_of, option, same_option, spelled_class

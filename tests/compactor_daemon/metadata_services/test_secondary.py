@@ -22,7 +22,7 @@ from phantombase.timeline.metadata_table.record_index import (
     INDEX_DEFINITIONS,
     definitions_in,
     secondary_index_in,
-    undefined_secondary,
+    undefined_indexes,
 )
 from phantombase.timeline.metadata_table.records.entries import cannot_index, entry_keys, file_groups_of
 from phantombase.timeline.metadata_table.records.keys import RowIndex, file_group_index
@@ -187,7 +187,7 @@ def test_a_death_at_a_storage_call(again: bool, tmp_path: Path) -> None:
         later(copy)
         build(copy, *(() if again else (OF_CITY,)), groups=1)
         assert is_right(copy)
-        assert undefined_secondary(open_table(copy)) == ()
+        assert undefined_indexes(open_table(copy)) == ()
 
 
 @pytest.mark.parametrize("version", ["v9", deep("v8")])

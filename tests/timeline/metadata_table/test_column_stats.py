@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from phantombase.timeline.codec.bloom import ALWAYS_TRUE
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.filter.possible import UNKNOWN, Bounds
-from phantombase.timeline.metadata_table.column_range import ColumnRange, merged_ranges, ranges_of_rows
+from phantombase.timeline.metadata_table.column_range import ColumnRange, merged_ranges, ranges_of_rows, stats_bounds
 from phantombase.timeline.metadata_table.indexed_columns import (
     IndexedColumn,
     IndexVersion,
@@ -33,7 +33,6 @@ from phantombase.timeline.metadata_table.measure import (
     partition_stats_records,
     ranges_of_log,
     ranges_of_parquet,
-    stats_bounds,
 )
 from phantombase.timeline.metadata_table.records.keys import (
     bloom_filter_key,

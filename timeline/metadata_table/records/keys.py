@@ -7,7 +7,7 @@
     bloom_filters            partition | file              yes
     record_index             (by Java's hash)              by a write or clustering that knows its keys
     secondary_index_*        value$key (`RowIndex`)        with the record index, if the values before are known
-    expr_index_*                                           no: values of files that only Hudi can compute
+    expr_index_*             column | partition | file     if its bounds can be computed here (`expressions_in`)
 
 A partition that is not kept is removed from `hoodie.table.metadata.partitions`, as Hudi does when it disables an index:
 readers ignore it, and a Hudi writer that uses it builds it again.
@@ -37,8 +37,8 @@ PARTITION_STATS = "partition_stats"
 BLOOM_FILTERS = "bloom_filters"
 RECORD_INDEX = "record_index"
 _KEPT = frozenset({FILES, COLUMN_STATS, PARTITION_STATS, BLOOM_FILTERS})
-SECONDARY_INDEX = "secondary_index_"
-"""How the names of secondary indexes begin."""
+SECONDARY_INDEX, EXPRESSION_INDEX = "secondary_index_", "expr_index_"
+"""How the names of secondary and expression indexes begin."""
 OF_ROWS = (RECORD_INDEX, SECONDARY_INDEX)
 
 
@@ -65,11 +65,9 @@ _FILE_GROUPS = {
 
 def new_file_ids(partition: str, count: int | None = None) -> tuple[str, ...]:
     """The file ids of a new partition. `count`: None: Hudi's default."""
-    name, usual = _FILE_GROUPS.get(partition, (partition.replace("_", "-"), 10))
+    of_rows = partition.startswith(OF_ROWS)
+    name, usual = _FILE_GROUPS.get(partition, (partition.replace("_", "-"), 10 if of_rows else 2))
     return tuple(f"{name}-{number:04}-0" for number in range(count or usual))
-
-
-_OF_FILES = ("expr_index_",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,18 +92,21 @@ def upkeep(
     """Decides about the partitions that are `built` or being built.
     `moves_rows`: false for compactions and log compactions: rows do not change their file group. `knows_keys`: the
     change says which keys it adds and deletes, and the record index is global. `same_rows`: of a clustering: the values
-    of keys do not change. `followed`: secondary indexes of columns whose values can be compared before and after; Hudi
-    finds their rows by the record index. UnsupportedError: an unknown partition; one that cannot be kept while Hudi is
-    building it, since its builder skips commits that the metadata table knows."""
+    of keys do not change. `followed`: secondary indexes of columns whose values can be compared before and after (Hudi
+    finds their rows by the record index), and expression indexes that stay exact. UnsupportedError: an unknown
+    partition; one that cannot be kept while Hudi is building it, since its builder skips commits that the metadata
+    table knows."""
     kept, left, dropped = [], [], []
     keeps_keys = moves_rows and knows_keys and RECORD_INDEX in built and RECORD_INDEX not in building
     for name in sorted({*built, *building}):
         is_secondary = keeps_keys and name.startswith(SECONDARY_INDEX) and name not in building
-        if name in _KEPT or (name == RECORD_INDEX and keeps_keys) or (is_secondary and name in followed):
+        is_expression = name.startswith(EXPRESSION_INDEX)
+        is_followed = name in followed and (is_secondary or (is_expression and name not in building))
+        if name in _KEPT or (name == RECORD_INDEX and keeps_keys) or is_followed:
             kept.append(name)
         elif name.startswith(OF_ROWS) and (not moves_rows or (is_secondary and same_rows)):
             left.append(name)
-        elif not name.startswith((*OF_ROWS, *_OF_FILES)):
+        elif not (is_expression or name.startswith(OF_ROWS)):
             raise UnsupportedError(
                 "unknown partition of the metadata table",
                 path=where,
@@ -172,6 +173,11 @@ def column_stats_key(column: str, partition: str, file_name: str) -> str:
 
 def partition_stats_key(column: str, partition: str) -> str:
     return _short_id(column) + _short_id(partition_name(partition))
+
+
+def expression_stats_key(column: str, partition: str) -> str:
+    """Of the bounds of a partition in an expression index; those of a file have the key of column statistics."""
+    return _short_id(column) + _short_id("__partition_stat__") + _short_id(partition_name(partition))
 
 
 def bloom_filter_key(partition: str, file_name: str) -> str:

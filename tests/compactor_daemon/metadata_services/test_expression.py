@@ -1,0 +1,170 @@
+"""Expression indexes are kept exact, taken out where they cannot be, and built again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from phantombase import writer
+from phantombase.compactor_daemon.metadata_services.build import MetadataBuilt, build_metadata
+from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
+from phantombase.compactor_daemon.metadata_services.serve import run_service
+from phantombase.compactor_daemon.status.coexistence import coexistence, find_hudi_signs
+from phantombase.compactor_daemon.unit_of_work import ServiceMeans
+from phantombase.timeline.audit.validate import validated
+from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.read import read_entries
+from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS, undefined_indexes
+from phantombase.timeline.metadata_table.records.keys import column_stats_key, expression_stats_key
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import BUILDS
+from tests.support.archived_tables import cluster
+from tests.support.compaction_steps import open_table, run_all
+from tests.support.faults import Faults, make_old
+from tests.support.golden_tables import unzip_golden
+from tests.support.metadata_tables import AT_ONCE, rows
+from tests.support.selection import deep
+
+LOCK = ProcessLock("x")
+LOWER, FILTER, SPLIT = "expr_index_lower", "expr_index_filter", "expr_index_split"
+ABSENT = ".hoodie/.phantombase/secondary_indexes"
+
+
+def definition(name: str, kind: str, function: str) -> dict[str, object]:
+    named = {"indexName": name, "indexType": kind, "indexFunction": function, "sourceFields": ["city"]}
+    return {**named, "indexOptions": {"expr": function}, "version": "V2"}
+
+
+def table_with(tmp_path: Path, *names: str) -> Path:
+    """A table of Hudi, and definitions of indexes that were taken out."""
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    upsert(path, "Rome")
+    known = {
+        LOWER: definition(LOWER, "column_stats", "lower"),
+        FILTER: definition(FILTER, "bloom_filters", "lower"),
+        SPLIT: definition(SPLIT, "column_stats", "split"),
+    }
+    (path / ABSENT).write_text(json.dumps({"indexDefinitions": {name: known[name] for name in names}}))
+    return path
+
+
+def upsert(path: Path, city: str) -> None:
+    writer(rows(range(6), 10**7).append_column("city", pa.array([city] * 6))).upsert(str(path))
+
+
+def build(path: Path, *names: str, again: bool = False) -> MetadataBuilt:
+    return build_metadata(open_table(path), BuildOptions(indexes=names, pending_wait_s=0), LOCK, again=again)
+
+
+def is_right(path: Path) -> bool:
+    """Whether readers see the index. Then each file that they see has an entry, and each partition too."""
+    table = open_table(path)
+    if LOWER not in json.loads((path / INDEX_DEFINITIONS).read_bytes())["indexDefinitions"]:
+        return False
+    said = dict(read_entries(table, LOWER))
+    for group in table.snapshot().load_view().groups:
+        assert expression_stats_key("city", group.partition) in said
+        for slice_ in group.slices:
+            for file in slice_.files:
+                assert column_stats_key("city", group.partition, str(file.name)) in said
+    assert validated(table).good
+    return True
+
+
+def test_it_is_kept(tmp_path: Path) -> None:
+    """By writes, compactions, clusterings and the services of the metadata table."""
+    path = table_with(tmp_path, LOWER)
+    assert not is_right(path)
+    assert build(path).built == (LOWER,)
+    assert is_right(path)
+    assert build(path).why == "the table has these partitions already"
+    for city in ("Oslo", "Zürich"):
+        upsert(path, city)
+        assert is_right(path)
+    high = {r["ColumnStatsMetadata"]["maxValue"][1]["value"] for _, r in read_entries(open_table(path), LOWER)}
+    assert {"oslo", "\uffff"} <= high
+    run_all(open_table(path))
+    assert is_right(path)
+    assert run_service(open_table(path).snapshot(), AT_ONCE, LOCK, ServiceMeans()).instants
+    assert is_right(path)
+    assert cluster(path).done
+    assert is_right(path)
+    assert build(path, LOWER, again=True).built == (LOWER,)
+    assert is_right(path)
+    writer(rows(range(3), 10**8)).delete(str(path))
+    assert is_right(path)
+
+
+def test_wrong_bounds_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = table_with(tmp_path, LOWER)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "phantombase.timeline.metadata_table.column_range._LETTERS", {"lower": lambda texts: pa.array(["m"])}
+        )
+        build(path)
+    (found,) = dict(validated(open_table(path)).damaged_indexes).items()
+    assert (found[0], "leave out values" in found[1]) == (LOWER, True)
+
+
+def test_it_is_taken_out_and_built_again_by_the_service(tmp_path: Path) -> None:
+    path = table_with(tmp_path, LOWER, SPLIT)
+    with pytest.raises(UnsupportedError, match="does not build this index"):
+        build(path, SPLIT)
+
+    def found() -> str:
+        seen = coexistence(find_hudi_signs(open_table(path).snapshot()), 0)
+        return next((one.found for one in seen if one.name == "secondary-index"), "")
+
+    def served(*, dry_run: bool = False) -> str:
+        return run_service(open_table(path).snapshot(), AT_ONCE, LOCK, ServiceMeans(dry_run=dry_run)).what
+
+    assert found() == f"{LOWER}, {SPLIT} (only Hudi's CREATE INDEX builds it)"
+    assert f"{LOWER}: would be built again, since a write took it out" in served(dry_run=True)
+    assert f"{LOWER}: built again" in served()
+    assert is_right(path)
+    upsert(path, "\U0001f600")
+    assert not is_right(path)
+    assert LOWER not in open_table(path).config.metadata_partitions
+    assert "cannot hold the values of a file" in served()
+    assert "cannot hold the values of a file" in found()
+    assert "cannot hold the values of a file" in served(), "not tried again"
+    with pytest.raises(UnsupportedError, match="cannot hold the values"):
+        build(path)
+
+
+def test_a_bloom_filter_needs_no_entry(tmp_path: Path) -> None:
+    """Of a new file: readers open files without a filter."""
+    path = table_with(tmp_path, FILTER)
+    definitions, properties = path / INDEX_DEFINITIONS, path / ".hoodie/hoodie.properties"
+    defined = json.loads(definitions.read_text())
+    defined["indexDefinitions"][FILTER] = definition(FILTER, "bloom_filters", "lower")
+    definitions.write_text(json.dumps(defined))
+    properties.write_text(properties.read_text().replace("=column_stats,files", f"=column_stats,{FILTER},files"))
+    upsert(path, "\U0001f600")
+    assert FILTER in open_table(path).config.metadata_partitions
+    assert FILTER in json.loads(definitions.read_text())["indexDefinitions"]
+
+
+@pytest.mark.parametrize("again", [deep(False), deep(True)])
+def test_a_death_at_a_storage_call(again: bool, tmp_path: Path) -> None:
+    """Of a build, and of a write that takes it out: no reader sees an index that lacks a file."""
+    path = table_with(tmp_path, LOWER)
+    if again:
+        build(path)
+
+    def work(storage: Storage) -> None:
+        options = BuildOptions(indexes=(LOWER,), pending_wait_s=0)
+        build_metadata(open_table(path, storage), options, LOCK, again=again)
+
+    for _, copy in Faults.of(path, work).deaths():
+        is_right(copy)
+        upsert(copy, "Paris")
+        is_right(copy)
+        make_old(set((copy / BUILDS).glob("*/*")), 3600)
+        build(copy)
+        assert is_right(copy)
+        assert undefined_indexes(open_table(copy)) == ()
