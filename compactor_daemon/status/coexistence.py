@@ -168,6 +168,16 @@ def _metadata_table(seen: HudiSigns) -> Iterator[Finding]:
             found=seen.missing_entries,
             todo=BUILD_AGAIN,
         )
+    if said := [name for name in seen.metadata_partitions if name.startswith(EXPRESSION_INDEX)]:
+        yield Finding(
+            name="expression-index",
+            severity=Severity.WARNING,
+            what="Hudi 1.2.0 takes an expression index for each function of its column, and for the column itself: "
+            "its queries by those miss rows",
+            found=", ".join(said),
+            todo="Ask only for the function of the index, set hoodie.enable.data.skipping=false, or drop the index "
+            "with Hudi (DROP INDEX).",
+        )
     if seen.taken_out:
         yield Finding(
             name="secondary-index",
