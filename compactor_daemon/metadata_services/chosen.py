@@ -177,7 +177,7 @@ def _expressions(table: Snapshot, definitions: Mapping[str, Any]) -> tuple[str, 
     from phantombase.timeline.metadata_table.indexed_columns import expressions_in  # late: it takes pyarrow
 
     schema = table.newest_schema()
-    found = {} if schema.evolved is not None else expressions_in(definitions, defined, schema.arrow)
+    found = {} if schema.evolved is not None else expressions_in(definitions, defined, schema)
     return tuple(name for name, one in found.items() if one is not None)
 
 

@@ -268,13 +268,14 @@ _OPTIONS = {"date_format": "format", "from_unixtime": "format", "date_add": "day
 
 
 def expressions_in(
-    definitions: Mapping[str, Any], names: Collection[str], schema: pa.Schema
+    definitions: Mapping[str, Any], names: Collection[str], schema: TableSchema
 ) -> dict[str, IndexedColumn | None]:
     """The expression indexes among these partitions that stay exact after a change by phantombase, by partition: those
-    with bounds that can be computed; None: one of bloom filters, of which a new file needs none. `schema`: of the rows.
-    """
+    with bounds that can be computed; None: one of bloom filters, of which a new file needs none. `schema`: of the rows;
+    a column with a default has values in rows of files that lack it."""
     found: dict[str, IndexedColumn | None] = {}
-    there = frozenset(schema.names)
+    of_rows = schema.arrow
+    there = frozenset(of_rows.names) - {path[0] for path, default in schema.defaults.items() if default is not None}
     for name in names:
         one, fields = definitions.get(name, {}), definitions.get(name, {}).get("sourceFields")
         if not name.startswith(EXPRESSION_INDEX) or not isinstance(fields, list) or len(fields) != 1:
@@ -286,7 +287,7 @@ def expressions_in(
         option = options.pop(_OPTIONS.get(function, ""), "")
         is_known = one.get("indexType") == COLUMN_STATS and version in IndexVersion.__members__ and not options
         if is_known and column in there and isinstance(option, str):
-            source = schema.field(column).type
+            source = of_rows.field(column).type
             if (type_ := _result(function, source, option)) is not None:
                 said = Expression(
                     partition=name,
@@ -309,7 +310,7 @@ def followed_expressions(table: Table, schema: TableSchema | None = None) -> tup
         schema = seen.newest_schema() if seen.timeline.completed_writes else None
     if not names or schema is None or schema.evolved is not None:
         return ()
-    return tuple(expressions_in(definitions_in(stored_definitions(table.storage)), names, schema.arrow))
+    return tuple(expressions_in(definitions_in(stored_definitions(table.storage)), names, schema))
 
 
 def _result(function: str, column: pa.DataType, option: str) -> ValueType | None:

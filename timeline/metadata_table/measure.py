@@ -220,7 +220,7 @@ class Measure:
             return None
         definitions, version = stored_definitions(table.storage), table.config.version
         known = definitions_in(definitions) if defined is None else defined
-        said = [one for one in expressions_in(known, names, schema.arrow).values() if one is not None]
+        said = [one for one in expressions_in(known, names, schema).values() if one is not None]
         if not is_wanted and not said:
             return None
         return Measure(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
+from unittest import mock
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -19,7 +20,8 @@ T = pa.timestamp("us", "UTC")
 def said(function: str, type_: pa.DataType, **options: str) -> IndexedColumn | None:
     one = {"indexType": "column_stats", "indexFunction": function, "sourceFields": ["x"], "version": "V2"}
     definitions = {NAME: {**one, "indexOptions": {"expr": function, **options}}}
-    return expressions_in(definitions, [NAME], pa.schema([("x", type_)])).get(NAME)
+    schema = mock.Mock(arrow=pa.schema([("x", type_)]), defaults={("y",): 1})
+    return expressions_in(definitions, [NAME], schema).get(NAME)
 
 
 def bounds(function: str, values: list[Any], type_: pa.DataType, **options: str) -> tuple[Any, Any, bool]:
