@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,6 +94,29 @@ def test_hudi_uses_what_was_built(judge: Judge, version: int, tmp_path: Path) ->
     assert set(table.open().config.built_metadata_partitions) >= set(INDEXES[version])
     assert fills(table) == ours, "Hudi has built it again"
     assert validate(table.open()).differences == ()
+
+
+@versions(deep=[9, 6])
+def test_writers_in_flight_are_waited_for(judge: Judge, version: int, tmp_path: Path) -> None:
+    """Two of Hudi began without the metadata table: the build becomes visible when they have ended, with their files.
+    So it needs no indexing instant, by which Hudi's indexer finds what to add."""
+    table = without(judge, version, tmp_path / "table")
+    options = BuildOptions(indexes=INDEXES[version], pending_wait_s=300)
+
+    def build_meanwhile() -> MetadataBuilt:
+        while not table.open().load_timeline().inflight_writers:
+            time.sleep(0.05)
+        return build_metadata(table.open(), options, ProcessLock("x"))
+
+    first, second = ROWS(range(20, 50), 3), ROWS(range(60, 80), 4)
+    with ThreadPoolExecutor(1) as pool:
+        built = pool.submit(build_meanwhile)
+        judge.overlap(table.path, first, second, {**ALL_INDEXES, **OFF})
+    assert (built.result().built, built.result().rounds > 0) == (INDEXES[version], True)
+    table.agree()
+    assert validate(table.open()).differences == ()
+    table.upsert(ROWS(range(10, 70), 5))
+    table.agree()
 
 
 @versions(deep=[9, 8, 6])

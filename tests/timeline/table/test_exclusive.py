@@ -238,6 +238,7 @@ ASKED = {
     "go on with a clean": "SETTINGS UPGRADE RESTORE",
     "make a savepoint": "UPGRADE RESTORE ROLLBACK",
     "merge files of the history": "SETTINGS UPGRADE",
+    "note why an index is not built": "UPGRADE RESTORE ROLLBACK",
     "plan a clean": "UPGRADE RESTORE ROLLBACK",
     "plan a clustering": "UPGRADE RESTORE ROLLBACK",
     "remove a rollback that has undone nothing": "UPGRADE",
