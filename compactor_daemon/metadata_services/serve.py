@@ -39,7 +39,7 @@ from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.commit import forget
 from phantombase.timeline.metadata_table.read import load_metadata_view
-from phantombase.timeline.metadata_table.record_index import note_unbuildable
+from phantombase.timeline.metadata_table.record_index import note_unbuildable, taken_out_indexes
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.server_clock import storage_ms
@@ -369,6 +369,8 @@ _BUILD_WAIT_S = 10.0  # for pending writes: they may be long, and the next run t
 def build_again(table: Table, lock: TableLock, *, dry_run: bool = False) -> dict[str, str]:
     """Builds the secondary and expression indexes that writes have taken out; by name, why one was not built, "": it
     was, or would be. One that cannot hold a value is not tried again."""
+    if not taken_out_indexes(table):
+        return {}
     found = taken_out(seen := table.snapshot(cached=False))
     if seen.config.building_metadata_partitions:
         return {name: why or "it waits: Hudi is building an index" for name, why in found.items()}
