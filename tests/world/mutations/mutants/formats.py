@@ -386,7 +386,10 @@ METADATA: tuple[Mutant, ...] = (
     ("timeline/metadata_table/update", "(update.upkeep, update.measure) != now", "False", "commit"),
     ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < base_files", "False", "commit"),
     ("timeline/metadata_table/update", "        commit.forget(table, instant)\n", "        pass\n", "attempt/faults"),
-    ("timeline/metadata_table/update", "if types and _other_types(table, types):", "if False:", "commit"),
+    ("timeline/metadata_table/update", "if bounds_of_other_types(table, partition, of)}", "if False}", "commit"),
+    ("timeline/metadata_table/column_range", "() if self.unknown or other.unknown else (self, other)", "(self, other)", "metadata_table/expressions"),
+    ("timeline/metadata_table/column_range", "_ZONES_S = 18 * 3600", "_ZONES_S = 0", "metadata_table/expressions"),
+    ("timeline/metadata_table/update", "                unheld.add(partition)\n", "", "metadata_services/expression"),
     ("timeline/metadata_table/records/entries", "_unscaled if _is_decimal(older, newer) else _java_order", "_java_order", "metadata_table/read"),
     # Secondary indexes.
     ("timeline/metadata_table/create", "    take_out_definitions(table.storage, names)\n    save_partitions", "    save_partitions", "secondary"),

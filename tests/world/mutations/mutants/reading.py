@@ -428,8 +428,8 @@ FILTERS: tuple[Mutant, ...] = (
         "known.get((file.path, column), Bounds(values=False))",
         "filters",
     ),
-    ("timeline/metadata_table/measure", "all(unit < _SURROGATES for unit in value)", "True", "column_stats"),
-    ("timeline/metadata_table/measure", 'or stats.get("isDeleted")', "", "column_stats"),
+    ("timeline/metadata_table/column_range", "all(unit < _SURROGATES for unit in value)", "True", "column_stats"),
+    ("timeline/metadata_table/column_range", 'or stats.get("isDeleted")', "", "column_stats"),
     (
         "timeline/filter/tree",
         "return frozenset().union(*known) if len(known) == len(found) else None",
