@@ -87,6 +87,10 @@ def test_each_test_is_in_one_piece_of_its_part() -> None:
     shares = pieces.shares([*found, "tests/a.py::long", "tests/c.py::x"], 3, known)
     assert [sum(pieces.seconds_of(one, known) for one in shares if shares[one] == n) for n in range(3)] == [50, 31, 30]
     assert len({share for one, share in shares.items() if one in found}) == 2
+    known |= {"b.py": 0.1, "c.py": 0.3}
+    assert pieces.shares([*found, "tests/c.py::x"], 7, known) == pieces.shares(
+        ["tests/c.py::x", *found[::-1]], 7, known
+    )
     assert set(pieces.shares(found, 2, known, whole=True).values()) == {0}
     assert len(PIECES) == len(PARTS)
 

@@ -41,9 +41,9 @@ def shares(nodeids: Collection[str], count: int, known: Mapping[str, float], *, 
     """Parts tests into shares of about the same time, from 0; the longest first, each to the share that has least so
     far. `whole`: a file is never parted."""
     files: defaultdict[str, list[str]] = defaultdict(list)
-    for nodeid in nodeids:
+    for nodeid in sorted(nodeids):  # each worker comes to the same, also where seconds are equal
         files[nodeid.partition("::")[0]].append(nodeid)
-    took = {nodeid: seconds_of(nodeid, known) for nodeid in nodeids}
+    took = {nodeid: seconds_of(nodeid, known) for of in files.values() for nodeid in of}
     most = sum(took.values()) / count / _WHOLE
     units = list[tuple[float, list[str]]]()
     for of in files.values():
