@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -55,6 +56,7 @@ from tests.support.servers.s3_server import S3Server
 _CORES, _REQUESTS = 0.3, 1.1
 _ROOT, _PAGE = "lake", 1000
 _WAIT_S = 900.0
+_RANGE = re.compile(r"\r\nrange: *bytes=(\d*)-(\d*)", re.IGNORECASE)
 
 
 class _Seen(Metrics):
@@ -92,7 +94,8 @@ class _Store(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data += data
         while (end := self._data.find(b"\r\n\r\n")) >= 0:
-            method, target = self._data[: self._data.index(b"\r\n")].decode().split(" ")[:2]
+            head = self._data[:end].decode("latin-1")
+            method, target = head.split(" ", 2)[:2]
             self._data = self._data[end + 4 :]
             url = urlsplit(target)
             query = {name: of[0] for name, of in parse_qs(url.query).items()}
@@ -102,7 +105,11 @@ class _Store(asyncio.Protocol):
             else:
                 file = self._folder / unquote(url.path).split("/", 4)[-1]
                 there = file.is_file() and file.name != "table-id"
-                self._answer(200 if there else 404, file.read_bytes() if there else b"", head=method == "HEAD")
+                status, body = 200 if there else 404, file.read_bytes() if there else b""
+                if there and (asked := _RANGE.search(head)):
+                    self._answer_part(body, asked[1], asked[2])
+                else:
+                    self._answer(status, body, head=method == "HEAD")
 
     def _listed(self, query: dict[str, str]) -> bytes:
         prefix, first = query.get("prefix", ""), int(query.get("continuation-token", "0"))
@@ -122,9 +129,17 @@ class _Store(asyncio.Protocol):
         truncated = f"<IsTruncated>{'true' if more else 'false'}</IsTruncated>{more}"
         return f"<ListBucketResult>{truncated}{''.join(found)}</ListBucketResult>".encode()
 
-    def _answer(self, status: int, body: bytes, kind: str = "binary/octet-stream", *, head: bool = False) -> None:
+    def _answer_part(self, body: bytes, first: str, last: str) -> None:
+        low = int(first) if first else max(0, len(body) - int(last))
+        part = body[low : int(last) + 1 if first and last else None]
+        self._answer(206, part, more=f"Content-Range: bytes {low}-{low + len(part) - 1}/{len(body)}\r\n")
+
+    def _answer(
+        self, status: int, body: bytes, kind: str = "binary/octet-stream", *, head: bool = False, more: str = ""
+    ) -> None:
         facts = (
-            f'Content-Type: {kind}\r\nETag: "{md5(body).hexdigest()}"\r\nLast-Modified: {formatdate(0, usegmt=True)}'
+            f'{more}Content-Type: {kind}\r\nETag: "{md5(body).hexdigest()}"\r\n'
+            f"Last-Modified: {formatdate(0, usegmt=True)}"
         )
         self._out.write(f"HTTP/1.1 {status} x\r\n{facts}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
         self._out.write(b"" if head else body)
