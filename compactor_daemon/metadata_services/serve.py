@@ -363,26 +363,20 @@ def _done(instant: str, commit: CommitMetadata, *, finished: bool) -> MetadataCo
     )
 
 
-_BUILD_WAIT_S = 10.0  # for pending writes: they may be long, and the next run tries again
-
-
 def build_again(table: Table, lock: TableLock, *, dry_run: bool = False) -> dict[str, str]:
     """Builds the secondary and expression indexes that writes have taken out; by name, why one was not built, "": it
-    was, or would be. One that cannot hold a value is not tried again."""
-    if not taken_out_indexes(table):
-        return {}
-    found = taken_out(seen := table.snapshot(cached=False))
-    if seen.config.building_metadata_partitions:
-        return {name: why or "it waits: Hudi is building an index" for name, why in found.items()}
+    was, or would be. Pending writes may be long: the next run tries again. What cannot hold a value is not tried."""
+    found = taken_out(table.snapshot(cached=False)) if taken_out_indexes(table) else {}
     for name in [] if dry_run else [name for name, why in found.items() if not why]:
         try:
-            build_metadata(table, BuildOptions(indexes=(name,), pending_wait_s=_BUILD_WAIT_S), lock)
+            build_metadata(table, BuildOptions(indexes=(name,), pending_wait_s=10.0), lock)
         except ConflictError as error:
             found[name] = f"it waits: {error.what}"
         except UnsupportedError as error:
             found[name] = error.what
             with exclusive(table, lock, "note why an index is not built", READ_INSIDE) as held:
-                note_unbuildable(held, name, error.what)
+                if not held.config.building_metadata_partitions:  # while Hudi builds one none is built
+                    note_unbuildable(held, name, error.what)
     return found
 
 

@@ -169,3 +169,17 @@ def test_a_death_at_a_storage_call(again: bool, tmp_path: Path) -> None:
         build(copy)
         assert is_right(copy)
         assert undefined_indexes(open_table(copy)) == ()
+
+
+def test_it_waits_while_hudi_builds_another(tmp_path: Path) -> None:
+    path = table_with(tmp_path, LOWER)
+    properties = path / ".hoodie/hoodie.properties"
+    before = properties.read_text()
+    properties.write_text(f"{before}\nhoodie.table.metadata.partitions.inflight=column_stats\n")
+
+    def served() -> str:
+        return run_service(open_table(path).snapshot(), AT_ONCE, LOCK, ServiceMeans()).what
+
+    assert f"{LOWER}: Hudi is building an index" in served()
+    properties.write_text(before)
+    assert f"{LOWER}: built again" in served()
