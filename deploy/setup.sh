@@ -41,9 +41,10 @@ fi
 sources="$(cat native/Cargo.toml native/pyproject.toml native/src/*.rs | cksum)"
 if [ "${PHANTOMBASE_NATIVE:-1}" != 0 ] && [ "$(cat "$ready-native" 2>/dev/null)" != "$sources" ] &&
   command -v cargo >/dev/null 2>&1; then
+  echo "building the native decoder with $(cargo --version): half a minute or so (PHANTOMBASE_NATIVE=0 leaves it out) ..." >&2
   if CARGO_TARGET_DIR="$PWD/.venv/native" .venv/bin/python -m pip install --quiet --disable-pip-version-check \
     --force-reinstall --no-deps ./native >.venv/native.log 2>&1; then
-    echo "native decoder: built with $(cargo --version)" >&2
+    echo "native decoder: built" >&2
   else
     echo "native decoder: not built, so Avro is decoded by numpy; see .venv/native.log" >&2
   fi

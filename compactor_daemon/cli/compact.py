@@ -6,6 +6,7 @@ field `ts`): 120 rows, two pending compactions on different file groups, writes 
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import tempfile
@@ -237,14 +238,22 @@ def demo(
 
 @contextmanager
 def _whole(folder: Path | None) -> Iterator[None]:
-    """A folder that this makes is removed if the demo ends early, as on a full disk: so the next one may name it."""
-    is_new = folder is not None and not folder.exists()
+    """What this makes is removed if the demo ends early, as on a full disk: so the next one may name the folder."""
+    new = [one for one in (folder, *folder.parents) if not os.path.exists(one)] if folder is not None else []
+    was_empty = folder is not None and _is_empty(folder)
     try:
         yield
     except BaseException:
-        if folder is not None and is_new:
-            shutil.rmtree(folder, ignore_errors=True)
+        for one in [new[-1]] if new else list(folder.iterdir()) if folder is not None and was_empty else []:
+            shutil.rmtree(one, ignore_errors=True)
         raise
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return not os.listdir(folder)
+    except OSError:
+        return False
 
 
 def _both_reads(path: str) -> tuple[pa.Table, pa.Table]:

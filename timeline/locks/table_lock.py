@@ -290,11 +290,19 @@ def check_writers_known(
         )
 
 
-def is_elsewhere(lock: TableLock, storage: Storage) -> bool:
-    """Whether the lock can be held before the folder of its table exists."""
+def is_holdable_first(lock: TableLock, storage: Storage) -> bool:
+    """Whether the lock can be held before its table exists. On a local file system the lock of the storage is in
+    phantombase's folder, which alone makes no table."""
     if isinstance(lock, FileLock):
         return not f"{lock.path}/".startswith(f"{storage.base_path.rstrip('/')}/")
-    return not isinstance(lock, StorageLock)
+    return not isinstance(lock, StorageLock) or storage.own_lock is OwnLock.FILE
+
+
+def is_of_hudi(lock: TableLock) -> bool:
+    """Whether Hudi's writers may hold this lock: where they can not, none may run concurrently."""
+    return isinstance(lock, ZooKeeperLock) or (
+        isinstance(lock, StorageLock) and lock.storage.own_lock is OwnLock.SHARED
+    )
 
 
 def base_path_hash(path: str) -> str:

@@ -42,12 +42,11 @@ def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[Callable
     """See `Storage.hold`. A lock file is held until it is released or its process ends."""
     lock = filelock.FileLock(path, thread_local=False)  # the thread that leaves may differ from the one that enters
     try:
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         try:
-            lock.acquire(timeout=0)
+            _acquire(lock, 0)
         except filelock.Timeout:
             with waiting(f"waiting for the lock {path}, {timeout_s:g} s at most"):
-                lock.acquire(timeout=timeout_s)
+                _acquire(lock, timeout_s)
     except filelock.Timeout as error:
         raise busy from error
     except OSError as error:
@@ -57,6 +56,21 @@ def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[Callable
         yield lambda: True
     finally:
         lock.release()
+
+
+_TRIES = 5
+
+
+def _acquire(lock: filelock.BaseFileLock, timeout_s: float) -> None:
+    """Makes the folder of the file, too. Its holder may be removing both: see `place_files.FirstTable`."""
+    for left in reversed(range(_TRIES)):
+        try:
+            os.makedirs(os.path.dirname(os.path.abspath(lock.lock_file)), exist_ok=True)
+            lock.acquire(timeout=timeout_s)
+            return
+        except FileNotFoundError:
+            if not left:
+                raise
 
 
 _NAMES_AT_ONCE, _LISTINGS_MAX_S = 100, 30.0

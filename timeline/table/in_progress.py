@@ -46,7 +46,7 @@ from ..format.table_config import PROPERTIES
 from ..instants.instant_files import Torn
 from ..instants.reserved_times import has_tombstone, reserved_path
 from ..instants.timeline import Timeline
-from ..locks.table_lock import TableLock, is_elsewhere, refuse_other_lock
+from ..locks.table_lock import TableLock, is_holdable_first, refuse_other_lock
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE
 from ..storage.snapshot import GuardedStorage, check_guard, unguarded
@@ -334,9 +334,9 @@ def exclusive(
 
 @contextmanager
 def making_a_table(lock: TableLock, storage: Storage) -> Iterator[None]:
-    """As `exclusive`, while there is no table whose guards could be asked. A lock that lies in the table is not held.
-    LockError: the lock does not work, or did not become free."""
-    with lock.hold("make a table") if is_elsewhere(lock, storage) else nullcontext():
+    """As `exclusive`, while there is no table whose guards could be asked, or to remove it again. A lock that lies in
+    the table is not held (`is_holdable_first`). LockError: the lock does not work, or did not become free."""
+    with lock.hold("make a table") if is_holdable_first(lock, storage) else nullcontext():
         yield
 
 

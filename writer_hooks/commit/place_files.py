@@ -4,27 +4,53 @@ Staged files get their final names, each after its Hudi marker, so that a proces
 file. Placed files are not visible before the write completes. The commit's statistics are made of them.
 
 A write that overwrites replaces all file groups that its partitions have when it begins. What other processes change in
-these partitions until the write completes is a conflict (see `conflict`)."""
+these partitions until the write completes is a conflict (see `conflict`).
+
+A first write that fails, on a full disk or by Ctrl-C, leaves nothing: `FirstTable` removes the table that it has made.
+
+    begins as the only instant            its files and instants are removed without a rollback: no reader saw them
+    lock held, and the timeline is empty  hoodie.properties goes first: from then on there is no table
+    then                                  what the write alone has made, empty folders, at last the lock file
+
+The table stays where another process may have begun to use it: there is an instant, or a file of another process; or
+the lock is one that Hudi's writers hold: they look at the settings long before they are seen on the timeline. Those of
+phantombase read the settings again under the lock: one that meets no table any more ends with a ConflictError."""
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
-from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
+from phantombase.timeline.errors import (
+    ConflictError,
+    MissingFileError,
+    NotATableError,
+    PhantombaseError,
+    UnknownCommitError,
+    UnsupportedError,
+    UsageError,
+)
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.file_name import WRITER, LogFileName, parse_data_file, partition_metadata
+from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.record_key import looks_like_bucket
+from phantombase.timeline.format.table_config import PROPERTIES, load_table_config
+from phantombase.timeline.locks.table_lock import StorageLock, TableLock, is_holdable_first, is_of_hudi
 from phantombase.timeline.metadata_table.records.keys import refuse_unordered
+from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.prefetch import at_once, prefetched
 from phantombase.timeline.storage.contract import Storage, listed_if_there
-from phantombase.timeline.storage.folders import join
+from phantombase.timeline.storage.folders import HEARTBEATS, HOODIE, METADATA_FOLDER, RECORDS, TEMPORARY, join
 from phantombase.timeline.storage.staged_file import place_staged
+from phantombase.timeline.table.in_progress import exclusive, making_a_table
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.table.traces import Marker, MarkerKind, log_marker_kind, make_marker
+from phantombase.timeline.table.traces import Marker, MarkerKind, log_marker_kind, make_marker, traces_of, undo
 from phantombase.timeline.view.view import GroupKey, is_replaced
 
 from ...timeline.gathered import gathered
@@ -32,7 +58,10 @@ from ..engine.engine import RowCounts
 from ..files.stager import FileKind, StagedFile, without_base
 from ..index.bucket_step import newest_file_ids, nonblocking_bucket
 from ..options import Operation, Write
+from ..schema.new_table import NewTable, create_table
 from .transaction import Transaction
+
+_log = get_logger()
 
 
 def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict[str, tuple[str, ...]]:
@@ -260,3 +289,111 @@ def write_stat(placed: Placed, instant: str, *, names_slice: bool) -> WriteStat:
         base_file=file.base_file or "",
         log_files=(*file.log_files, name) if names_slice else (name,),
     )
+
+
+_OWN = (METADATA_FOLDER, HEARTBEATS, f"{RECORDS}/streams")
+"""Folders below that of Hudi in which a first write, and no other process in a table without instants, leaves files."""
+
+
+class FirstTable:
+    """The table of a first write. See the module."""
+
+    def __init__(self, storage: Storage, lock: TableLock, opened: Callable[[str], Storage]) -> None:
+        self._storage, self._lock = storage, lock
+        self._folders = _missing(storage, opened)
+        self._new: NewTable | None = None
+        self._was_held = False
+
+    @property
+    def is_removable(self) -> bool:
+        """Whether a write that fails in it leaves nothing: then it needs no rollback."""
+        return self._new is not None and self._was_held and not is_of_hudi(self._lock)
+
+    def make(self, spec: NewTable) -> Table:
+        """The table. Errors as those of `create_table` and `making_a_table`."""
+        if isinstance(self._lock, StorageLock):
+            self._storage.make_folder(RECORDS)  # which needs the rights that the lock does, and says so better
+        with making_a_table(self._lock, self._storage):
+            self._was_held = is_holdable_first(self._lock, self._storage)
+            with suppress(NotATableError):
+                load_table_config(self._storage)
+                return create_table(self._storage, spec)
+            self._new = spec
+            self._storage.make_folder("")
+            return create_table(self._storage, spec)
+
+    def remove(self) -> None:
+        """Removes what the write has made, unless another process uses it; it must not fail in its turn."""
+        try:
+            if self._was_held:
+                with making_a_table(self._lock, self._storage):
+                    self._remove_table()
+            if self._storage.is_file_system and self._storage.find(PROPERTIES) is None:
+                folders = (partial(self._storage.delete_empty_folder, one) for one in (RECORDS, HOODIE))
+                all(remove() for remove in (*folders, *(partial(one.delete_empty_folder, "") for one in self._folders)))
+        except PhantombaseError as error:
+            _log.warning("new_table_stays", path=self._storage.base_path, why=str(error))
+
+    def _remove_table(self) -> None:
+        storage, lock = self._storage, self._lock
+        own = {lock.path} if isinstance(lock, StorageLock) else set()
+        with suppress(NotATableError):
+            if Table.on(storage).load_timeline(archived=True).instants or not self.is_removable:
+                return
+            own.add(PROPERTIES)
+        files = {f"{HOODIE}/{path}" for path, _ in storage.list_below(HOODIE)} - own
+        if not all(path.startswith(tuple(f"{folder}/" for folder in (*_OWN, TEMPORARY))) for path in files):
+            return
+        storage.delete(PROPERTIES)
+        for folder in _OWN:
+            storage.delete_folder(folder)
+        _remove_empty(storage, HOODIE)
+        if isinstance(lock, StorageLock):
+            storage.delete(lock.path)  # the last change: from here on another process may hold it
+
+
+@contextmanager
+def first_table(storage: Storage, lock: TableLock, opened: Callable[[str], Storage]) -> Iterator[FirstTable]:
+    """What the block makes with it is removed if the block fails. `opened`: gives the storage at a URL."""
+    table = FirstTable(storage, lock, opened)
+    try:
+        yield table
+    except UnknownCommitError:
+        raise
+    except (Exception, KeyboardInterrupt):
+        table.remove()
+        raise
+
+
+def undo_only_write(lock: TableLock, partitions: Iterable[str], table: Table, pending: Instant) -> bool:
+    """Removes a pending write, and what it has made of these partitions; False: there is another instant, so nothing is
+    changed. `table`: that of a first write."""
+    time = pending.requested_time
+    with exclusive(table, lock, f"remove the first write {time}") as held:
+        if {i.identity for i in held.load_timeline(archived=True).instants} != {pending.identity}:
+            return False
+        undo(held, pending, lambda: traces_of(held, time, pending.action, scan=False), partial(forget, held, time))
+        for partition in partitions:
+            mark, depth = join(partition, PARTITION_METADATA), len(partition.split("/")) if partition else 0
+            with suppress(MissingFileError):
+                if held.storage.read(mark) == partition_metadata(time, depth):
+                    held.storage.delete(mark)
+            while partition and held.storage.delete_empty_folder(partition):
+                partition = partition.rpartition("/")[0]
+        return True
+
+
+def _remove_empty(storage: Storage, folder: str) -> None:
+    for entry in listed_if_there(storage, folder) or ():
+        if entry.is_folder:
+            _remove_empty(storage, f"{folder}/{entry.name}")
+    storage.delete_empty_folder(folder)
+
+
+def _missing(storage: Storage, opened: Callable[[str], Storage]) -> list[Storage]:
+    """The folder of the table and those above it that do not exist, the lowest first; none where folders are names."""
+    found = list[Storage]()
+    while storage.is_file_system and storage.find("") is None:
+        found.append(storage)
+        storage = opened(storage.base_path.rpartition("/")[0] or "/")
+    return found

@@ -12,7 +12,7 @@ If the process is killed before the last step, t is dead: the next writer, phant
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -351,11 +351,15 @@ def _rolled_back(table: Table, time: str) -> ConflictError:
 
 @contextmanager
 def transaction(
-    table: Table, lock: TableLock, heartbeat_s: float, opening: Opening = _DELTA_COMMIT
+    table: Table,
+    lock: TableLock,
+    heartbeat_s: float,
+    opening: Opening = _DELTA_COMMIT,
+    undone: Callable[[Table, Instant], bool] | None = None,
 ) -> Iterator[Transaction]:
     """Begins a write; rolls it back if the block fails, so that the table reads as before. UnknownCommitError: it may
     still complete, so it is not rolled back; its heartbeat expires. UnsupportedError: see `check_keepable`. Errors
-    before the first file leave no files."""
+    before the first file leave no files. `undone`: undoes the pending write in another way; False: it has not."""
     with ExitStack() as stack:
         with exclusive(table, lock, f"begin a {opening.action}", READ_INSIDE) as table:
             timeline = table.timeline
@@ -366,7 +370,8 @@ def transaction(
             heartbeats = stack.enter_context(heartbeat(free.storage, time, heartbeat_s))
             check_lock(table)  # before the write counts as begun: then it is rolled back, and its heartbeat kept
             heartbeats.keep_on_error = True
-            stack.enter_context(_rolled_back_on_failure(free, lock, time, opening.action))
+            begun = list[State]()
+            stack.enter_context(_rolled_back_on_failure(free, lock, time, opening.action, undone, begun))
             for state, content in ((State.REQUESTED, opening.requested), (State.INFLIGHT, opening.inflight)):
                 path = table.instant_path(Instant(requested_time=time, action=opening.action, state=state))
                 if not table.storage.put_if_absent(path, content):
@@ -376,6 +381,7 @@ def transaction(
                         instant=time,
                         todo="All writers of a table must share one lock. Write again.",
                     )
+                begun.append(state)
         seen = free.snapshot(same_settings=True, cached=False)
         facts = seen.load_facts()
         yield Transaction(
@@ -392,7 +398,14 @@ def transaction(
 
 
 @contextmanager
-def _rolled_back_on_failure(table: Table, lock: TableLock, time: str, action: str) -> Iterator[None]:
+def _rolled_back_on_failure(
+    table: Table,
+    lock: TableLock,
+    time: str,
+    action: str,
+    undone: Callable[[Table, Instant], bool] | None,
+    begun: Sequence[State],
+) -> Iterator[None]:
     try:
         yield
     except UnknownCommitError:
@@ -410,11 +423,12 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str, action: st
             taken_over = taken_over or completed_rollback_of(table, time) is not None
             timeline = table.load_timeline()
             pending = timeline.find(time, action)
-            if pending is None and not taken_over:
+            if pending is None and begun and not taken_over:
                 # A restore removes a pending instant too, and leaves no rollback of it.
                 taken_over = not table.with_archive(timeline).is_committed(time)
             if pending is not None and not pending.completed:
-                roll_back(table, pending, lock)
+                if undone is None or not undone(table, pending):
+                    roll_back(table, pending, lock)
             elif taken_over:  # files placed after the rollback would count once the write's time is archived
                 undo_files(table, time, partial(traces_of, table, time, action, scan=False))
         except PhantombaseError as error:

@@ -43,6 +43,7 @@ from ..commit.place_files import (
     refuse_planned,
     refuse_unlisted,
     replaced_groups,
+    undo_only_write,
     write_stat,
 )
 from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, record_run, written_as
@@ -82,12 +83,14 @@ class Written(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What all tries of one write have in common. `batch`: the batch of a stream, None for a single write."""
+    """What all tries of one write have in common. `batch`: of a stream. `alone`: the write has made the table, and is
+    undone without a rollback as long as there is no other (see `place_files`)."""
 
     lock: TableLock
     engine: Engine
     write: Write
     batch: StreamBatch | None = None
+    alone: bool = False
 
     @property
     def options(self) -> WriteOptions:
@@ -97,22 +100,21 @@ class _Job:
         return _schema(table, self.engine, self.write)
 
 
-def write(table: Table, engine: Engine, what: Write, first: Pieces | None = None) -> Written:
+def write(table: Table, engine: Engine, what: Write, first: Pieces | None = None, *, alone: bool = False) -> Written:
     """Writes the engine's input as one delta commit or replacecommit. `first`: the input as `first_rows` prepared it,
     for the first try. UsageError, UnsupportedError: refused before any change. ConflictError: another process changed
     the same file groups concurrently, and `retries` are used up. PressureError: a file group is full (see
-    `back_pressure`). ClusteringConflictError: see `clustering_wait_s`. After each of these errors the table reads as
-    before."""
+    `back_pressure`). ClusteringConflictError: see `clustering_wait_s`. After each of them the table reads as before."""
     table, lock = _checked(table, engine, what)
-    return _retried(table, _Job(lock=lock, engine=engine, write=what), first)
+    return _retried(table, _Job(lock=lock, engine=engine, write=what, alone=alone), first)
 
 
 def write_batch(
-    table: Table, engine: Engine, what: Write, batch: StreamBatch, first: Pieces | None = None
+    table: Table, engine: Engine, what: Write, batch: StreamBatch, first: Pieces | None = None, *, alone: bool = False
 ) -> Written | None:
     """Writes a part of a stream's batch exactly once; None: an earlier try did. Errors as `write` and `written_as`."""
     table, lock = _checked(table, engine, what)
-    job = _Job(lock=lock, engine=engine, write=what, batch=batch)
+    job = _Job(lock=lock, engine=engine, write=what, batch=batch, alone=alone)
     # A wrong schema is refused before an earlier try is rolled back.
     job.schema_of(table.snapshot(same_settings=True, cached=False))
     if _is_written(table, job, batch):
@@ -281,7 +283,8 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
         opening = opening_of(what.operation, table.layout, counts)
         expiry_s = max(what.options.heartbeat_s, what.options.heartbeat_expiry_s)
         opening = replace(opening, expiry_s=min(opening.expiry_s, expiry_s))
-        with transaction(table, job.lock, what.options.heartbeat_s, opening) as begun:
+        undone = partial(undo_only_write, job.lock, {partition for partition, _ in counts}) if job.alone else None
+        with transaction(table, job.lock, what.options.heartbeat_s, opening, undone) as begun:
             if batch is not None:
                 begin_batch(begun.table, job.lock, batch, begun.instant)
             schema = _same_schema(table, schema, begun, job)

@@ -26,7 +26,7 @@ from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.hudi_names import contradiction, overruled
 from phantombase.timeline.codec.arrow_schema import arrow_schema
-from phantombase.timeline.errors import NotATableError, UsageError
+from phantombase.timeline.errors import ConflictError, NotATableError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash, table_lock
@@ -37,17 +37,16 @@ from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
-from phantombase.timeline.table.in_progress import making_a_table
 from phantombase.timeline.table.table import Table
 
-from ..commit.place_files import refuse_first_partitions
+from ..commit.place_files import first_table, refuse_first_partitions
 from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
 from ..engine.engine import Engine, LocalEngine, Pieces, StagedEngine, StagedRows
 from ..engine.spark import SparkEngine, default_slots
 from ..merge_into import MergeInto
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.key_generator import PARTITION_TYPES
-from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place, same_as
+from ..schema.new_table import NewTable, check_same_table, refuse_place, same_as
 from ..schema.write_schema import checked_schema
 from .conf import METADATA, OPERATION, STREAM, check_description, parse_operation_conf, parse_write_conf
 from .rows import classic, column_names, first_rows, in_arrow, rows_mark, streaming_run, with_columns
@@ -277,7 +276,7 @@ class Writer(Shown):
         other columns are left out. UsageError, UnsupportedError: see `MergeInto`; or two rows have one key."""
         into = MergeInto.of(on, update, set, inserts=insert, delete=delete)
         engine, what = self._engine(), replace(self._described(path, Operation.UPSERT), into=into)
-        with self._opened(path, engine, what) as (table, _):
+        with self._opened(path, engine, what) as (table, *_):
             own = columns_of(table)
             into.check(table.config, own)
             chosen = into.source_columns(own, table.config, engine.schema.names)
@@ -358,8 +357,8 @@ class Writer(Shown):
                 rows=rows_mark(described.source, query),
                 take_over=take_over,
             )
-            with described._opened(path, engine, what, streams=True) as (table, first):
-                write_batch(table, engine, what, batch, first)
+            with described._opened(path, engine, what, streams=True) as (table, first, alone):
+                write_batch(table, engine, what, batch, first, alone=alone)
 
         return sink
 
@@ -367,8 +366,8 @@ class Writer(Shown):
         # The first job of a session takes long, and Spark shows nothing until it runs.
         with waiting(f"writing {path} on Spark") if hasattr(self.source, "mapInArrow") else nullcontext():
             engine, what = self._engine(), self._described(path, operation)
-            with self._opened(path, engine, what) as (table, rows):
-                return write(table, engine, what, rows)
+            with self._opened(path, engine, what) as (table, rows, alone):
+                return write(table, engine, what, rows, alone=alone)
 
     def _described(self, path: Place, operation: Operation) -> Write:
         """The write, with the settings of TIMESTAMP and CUSTOM keys that a table does not store; and with the lock of
@@ -436,29 +435,31 @@ class Writer(Shown):
     @contextmanager
     def _opened(
         self, place: Place, engine: Engine, what: Write, *, streams: bool = False
-    ) -> Iterator[tuple[Table, Pieces | None]]:
-        """The table at the path; a new one with the prepared rows. `streams`: deletes make it, too."""
+    ) -> Iterator[tuple[Table, Pieces | None, bool]]:
+        """The table at the path; a new one with the prepared rows, and whether it is removed if the write fails.
+        `streams`: deletes make it, too. ConflictError: another first write has removed it in this way meanwhile."""
         storage, options = self._place(place, engine)
         try:
             table = Table.open(path_text(place), options)
         except NotATableError:
             spec, text = self._new(storage, options, engine, what, streams=streams)
             config = spec.config()
-            lock = table_lock(storage, what.options.lock, name=config.name)
-            with engine.described(shown(what, storage)):
-                prepared = first_rows(config, text, engine, storage, what)
-            with prepared.kept() as rows:
+            lock = what.lock or table_lock(storage, what.options.lock, name=config.name)
+            with first_table(storage, lock, partial(open_storage, options=options)) as first:
                 with engine.described(shown(what, storage)):
-                    refuse_first_partitions(storage, rows.row_counts(), listed=spec.metadata_table)
-                with making_a_table(lock, storage):
-                    storage.make_folder("")
-                    table = create_table(storage, spec)
-                self._name_idle(table, what, streams=streams)
-                yield table, rows if _described(table.config) == _described(config) else None
+                    prepared = first_rows(config, text, engine, storage, what)
+                with prepared.kept() as rows, _still_there():
+                    with engine.described(shown(what, storage)):
+                        refuse_first_partitions(storage, rows.row_counts(), listed=spec.metadata_table)
+                    table = first.make(spec)
+                    self._name_idle(table, what, streams=streams)
+                    same = _described(table.config) == _described(config)
+                    yield table, rows if same else None, first.is_removable
             return
         self._check_same(table)
         self._name_idle(table, what, streams=streams)
-        yield table, None
+        with _still_there():
+            yield table, None, False
 
     def _name_idle(self, table: Table, what: Write, *, streams: bool) -> None:
         """Warns once of all names that this write, or this table, does not follow. UsageError: see `not_followed`."""
@@ -473,6 +474,19 @@ class Writer(Shown):
             names.add(OPERATION)  # the method that was called counts
         if names:
             _log.warning("configurations_without_meaning", names=" ".join(sorted(names)), path=table.storage.base_path)
+
+
+@contextmanager
+def _still_there() -> Iterator[None]:
+    try:
+        yield
+    except NotATableError as error:
+        raise ConflictError(
+            "there is no table any more",
+            path=error.path,
+            found=error.found,
+            todo="Write again: another process's first write had made it, and removed it when it failed.",
+        ) from error
 
 
 def _described(config: TableConfig) -> dict[str, str]:

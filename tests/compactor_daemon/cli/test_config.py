@@ -348,5 +348,8 @@ def test_the_demo_makes_a_table_where_it_is_told_to(tmp_path: Path) -> None:
     assert "the folder is not empty" in str(again.exception)
     assert sorted(kept.rglob("*")) == before
     with mock.patch.object(compact_module, "run_compactions", side_effect=OSError("No space left")):
-        CliRunner().invoke(app, ["demo", "--keep", str(tmp_path / "full")])
-    assert not (tmp_path / "full").exists()
+        for folder in ("full", "above/full", "empty"):
+            (tmp_path / "empty").mkdir(exist_ok=True)
+            CliRunner().invoke(app, ["demo", "--keep", str(tmp_path / folder)])
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "empty", tmp_path / "made"]
+    assert not list((tmp_path / "empty").iterdir())

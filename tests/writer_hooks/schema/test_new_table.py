@@ -22,6 +22,7 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.commit.place_files import FirstTable
 from phantombase.writer_hooks.schema.key_encoding import one_field_prefixed
 from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from phantombase.writer_hooks.schema.table_schema import new_schema
@@ -384,16 +385,15 @@ def test_a_partition_value_that_is_too_long_begins_no_write(tmp_path: Path) -> N
 
 def test_two_first_writes_with_other_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of the second were prepared for a table that had none: they are prepared anew."""
-    path, real = str(tmp_path / "t"), create_table
+    path, real = str(tmp_path / "t"), FirstTable.make
 
     def overtaken(*given: Any) -> Table:
-        monkeypatch.setattr(place, real)
+        monkeypatch.setattr(FirstTable, "make", real)
         first = pa.table({"extra": [1], "ts": pa.array([9], pa.int64()), "id": ["z"]})
         writer(first).table("t").key("id").upsert(path)
         return real(*given)
 
-    place = "phantombase.writer_hooks.write.writer.create_table"
-    monkeypatch.setattr(place, overtaken)
+    monkeypatch.setattr(FirstTable, "make", overtaken)
     described().upsert(path)
     found = {row["id"]: (row["ts"], row["lines"], row["extra"]) for row in read(path).to_arrow().to_pylist()}
     assert found == {"z": (9, None, 1), "a": (1, "u", None), "b": (None, "v\n", None)}

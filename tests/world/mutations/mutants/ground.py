@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.world.mutations.mutants.mutant import Mutant
 
+_PLACE = "writer_hooks/commit/place_files"
 GROUND: tuple[Mutant, ...] = (
     # Heartbeats: who is alive, and whose file it is.
     ("timeline/locks/heartbeat", "abs(now_ms - beat.beat_ms) <= expiry_s * 1000", "abs(now_ms - beat.beat_ms) < expiry_s * 1000", "heartbeat"),
@@ -362,8 +363,8 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/schema/write_schema", " or (write.options.buckets is not None and not write.operation.replaces)", "", "captured_changes"),
     ("writer_hooks/schema/write_schema", "settings.mode in _BY_EVENT_TIME and ", "False and ", "captured_changes"),
     ("writer_hooks/schema/write_schema", "settings.mode is MergeMode.OVERWRITE_WITH_LATEST_0X", "False", "captured_changes"),
-    ("writer_hooks/commit/place_files", " or table.config.captures_changes:", ":", "captured_changes"),
-    ("writer_hooks/commit/place_files", "if group.slices[-1].base is None", "if False", "captured_changes"),
+    (_PLACE, " or table.config.captures_changes:", ":", "captured_changes"),
+    (_PLACE, "if group.slices[-1].base is None", "if False", "captured_changes"),
     # Keys that are unique over all partitions.
     ("writer_hooks/index/global_keys", "withheld[row[~leaves]] = True", "withheld[row[goes]] = True", "placed_keys"),
     ("writer_hooks/index/global_keys", "gone = place[leaves & elsewhere & ~withheld[row]]", "gone = place[:0]", "placed_keys"),
@@ -417,11 +418,11 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/conflict", "return found if theirs.operation_type == CLUSTER else ", "return ", "conflict"),
     ("writer_hooks/commit/conflict", "else found | (mine.partitions & replaced)", "else found", "overwrite"),
     ("writer_hooks/commit/conflict", "(mine.rewritten | mine.appended | mine.replaced) & set(c", "(mine.rewritten | mine.appended) & set(c", "overwrite"),
-    ("writer_hooks/commit/place_files", "if g.slices and not is_replaced(g, facts)]", "if g.slices]", "overwrite"),
-    ("writer_hooks/commit/place_files", "    if write.operation is Operation.DELETE_PARTITION or table.config.captures_changes:\n", "    if False:\n", "overwrite"),
-    ("writer_hooks/commit/place_files", "of_rows.union(begun.table.partitions(), begun.facts.partitions)", "of_rows", "overwrite"),
-    ("writer_hooks/commit/place_files", "map(re.escape, pattern.split(\"*\"))", "pattern.split(\"*\")", "overwrite"),
-    ("writer_hooks/commit/place_files", "wanted.fullmatch(partition)", "wanted.match(partition)", "overwrite"),
+    (_PLACE, "if g.slices and not is_replaced(g, facts)]", "if g.slices]", "overwrite"),
+    (_PLACE, "    if write.operation is Operation.DELETE_PARTITION or table.config.captures_changes:\n", "    if False:\n", "overwrite"),
+    (_PLACE, "of_rows.union(begun.table.partitions(), begun.facts.partitions)", "of_rows", "overwrite"),
+    (_PLACE, "map(re.escape, pattern.split(\"*\"))", "pattern.split(\"*\")", "overwrite"),
+    (_PLACE, "wanted.fullmatch(partition)", "wanted.match(partition)", "overwrite"),
     ("writer_hooks/commit/transaction", "{} if operation is Operation.DELETE_PARTITION else stats", "{}", "overwrite"),
     ("writer_hooks/write/write", "    refuse_planned(table, instant, job.write, mine.replaced)\n", "", "overwrite"),
     ("writer_hooks/write/writer", "or not all(named) or not named:", "or not named:", "overwrite"),
@@ -433,7 +434,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/write/write", "if first is None or now.timeline.has_rows:", "if first is None:", "schema/new_table"),
     ("timeline/table/schema_finder", "if kind in _NOT_SUPPORTED}", "if kind == \"variant\"}", "table/schema_finder"),
     ("writer_hooks/index/bucket_step", "if other := nonblocking_bucket(there, self._newest):", "if other := None:", "write/refused_places"),
-    ("writer_hooks/commit/place_files", "    if table.config.metadata_partitions:\n        high", "    if False:\n        high", "write/refused_places"),
+    (_PLACE, "    if table.config.metadata_partitions:\n        high", "    if False:\n        high", "write/refused_places"),
     ("writer_hooks/index/bucket_step", "self._check_keys(there or living_elsewhere(self.work, path))", "self._check_keys(there)", "write/data_before_settings"),
     ("writer_hooks/index/bucket_step", "            held.append(len(keys))\n", "            pass\n", "write/data_before_settings"),
     ("writer_hooks/index/key_index", "        if found and not any(found.values()):\n", "        if False:\n", "write/data_before_settings"),
@@ -446,8 +447,10 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/write/write", "job.lock, action_of(job.write.operation)", "job.lock, \"deltacommit\"", "writer_faults"),
     ("timeline/format/replace_request", "names_deletes and operation", "operation", "overwrite"),
     ("writer_hooks/schema/new_table", "            if folder and HOODIE in names and not has_only_records(storage, folder):\n", "            if False:\n", "schema/new_table"),
-    ("writer_hooks/commit/place_files", "if longest > name_max or ", "if ", "schema/new_table"),
-    ("timeline/table/in_progress", 'lock.hold("make a table") if is_elsewhere(lock, storage) else nullcontext()', "nullcontext()", "schema/new_table"),
+    (_PLACE, "if longest > name_max or ", "if ", "schema/new_table"),
+    ("timeline/table/in_progress", 'lock.hold("make a table") if is_holdable_first(lock, storage) else nullcontext()', "nullcontext()", "schema/new_table"),
+    (_PLACE, " and not is_of_hudi(self._lock)", "", "first_table_faults"),
+    (_PLACE, "if Table.on(storage).load_timeline(archived=True).instants or not", "if not", "first_table_faults"),
     ("writer_hooks/engine/engine", "column.validate(full=True)", "column.validate()", "schema/new_table"),
     ("writer_hooks/schema/new_table", 'self.kind == "CUSTOM" != self.key_generator', "False", "schema/new_table"),
     ("writer_hooks/schema/new_table", 'f.partition(":")[0] if self.version == 6 else f', "f", "schema/new_table"),
