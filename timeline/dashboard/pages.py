@@ -5,6 +5,7 @@ timeline as bars, each from an instant's request to its completion."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,15 @@ _PLANNED = {
     "clustering": "compactions and writes of its file groups",
 }
 _NO_WRITES = frozenset({"clean", "rollback", "restore", "savepoint", "indexing"})
+
+
+_DETAIL = re.compile(r" \((?:requested|waiting)[^)]*\)| \d{17}| \d{14}(?!\d)")
+
+
+def brief(why: str) -> str:
+    """A reason in the one line of an index: without the instants, ages and paths that the page of its table shows."""
+    text, cut, _ = _DETAIL.sub("", why).partition("; ")
+    return f"{text})" if cut and text.count("(") > text.count(")") else text
 
 
 def held_back(pending: Sequence[Row], fleet_info: Row | None) -> dict[str, str]:
@@ -318,6 +328,7 @@ def _environment() -> Environment:
         parts=lambda text: str(text).split("`"),
         when=readable,
         spoken=lambda text: spoken(str(text)),
+        brief=brief,
     )
     return made
 

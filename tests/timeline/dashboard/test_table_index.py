@@ -15,7 +15,7 @@ import pytest
 
 from phantombase.timeline.dashboard import actions, table_rows
 from phantombase.timeline.dashboard.details import PAGE, as_counted, tables_index
-from phantombase.timeline.dashboard.pages import tables_page, unmerged
+from phantombase.timeline.dashboard.pages import brief, tables_page, unmerged
 from phantombase.timeline.dashboard.table_rows import TableRows
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.service.served_tables import ServedTables
@@ -125,3 +125,11 @@ def test_a_trend_of_the_timeline_falls_when_a_compaction_completes() -> None:
 
     steps = unmerged([at(1), at(3), at(5, "compaction", 5), at(7)], datetime(2026, 1, 1, 12, 0, 20))
     assert steps == [(18.0, 0), (18.0, 1), (16.0, 1), (16.0, 2), (12.0, 2), (12.0, 3), (10.0, 3), (10.0, 1), (0.0, 1)]
+
+
+def test_a_reason_in_the_index_is_one_line() -> None:
+    assert brief("no process works on compaction 20261121091347510 (requested for 9 d 8 h)") == (
+        "no process works on compaction"
+    )
+    unreadable = "the table cannot be read (incomplete table properties; at /lake/t; found nothing)"
+    assert brief(unreadable) == "the table cannot be read (incomplete table properties)"
