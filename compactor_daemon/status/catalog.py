@@ -43,9 +43,10 @@ class CatalogRow:
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """The worst table has the least; then names are in the order in which people count."""
+        """The worst table has the least; then names are in the order in which people count. Ages are of moments that
+        differ by milliseconds."""
         code, name = self.verdict.health.code, as_counted(self.name)
-        return -code, -(self.oldest_s or 0.0), -(self.log_files or 0), name
+        return -code, -round(self.oldest_s or 0.0), -(self.log_files or 0), name
 
 
 def _means_of(means: CheckMeans, pool: Pool) -> CheckMeans:
