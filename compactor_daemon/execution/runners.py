@@ -373,7 +373,9 @@ _log = get_logger()
 
 
 def log_choice(choice: ExecutorChoice) -> None:
-    _log.info("executor", executor=choice.executor.value, threads=choice.threads, why=choice.why)
+    """At the level of what happens: Spark starts. In this process the compaction begins at once, and says so."""
+    say = _log.info if choice.executor is Executor.SPARK else _log.debug
+    say("executor", executor=choice.executor.value, threads=choice.threads, why=choice.why)
 
 
 @contextmanager
