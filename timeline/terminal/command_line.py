@@ -224,7 +224,7 @@ def fill(ctx: typer.Context, path: str | None) -> str | None:
     command = " ".join(ctx.command_path.split()[1:])  # within its program: `compact`, `savepoint create`
     program: Any = ctx.find_root().command
     known = settings_of(command, ctx.command.params)
-    check_variables(known, lambda: names_in(program.pages()))
+    check_variables(known)
     if path is None or command.startswith("config "):
         return path
     document = read_file(path)
@@ -242,11 +242,21 @@ def fill(ctx: typer.Context, path: str | None) -> str | None:
 
 def _given(param: Any, one: ShownSetting, name: str) -> Any:
     """A value of the file as click takes it. One text for an option that may be repeated is a list of it."""
-    value = one.value
-    if getattr(param, "is_flag", False) and str(value).lower() not in ("true", "false", "on", "off", "yes", "no"):
-        raise UsageError(f"not a value of {name}", path=one.where, expected="true or false", found=repr(value))
-    found, several = plain(value), getattr(param, "multiple", False) or param.nargs == -1
-    return [found] if several and not isinstance(found, list) else found
+    value, several, expected = one.value, getattr(param, "multiple", False) or param.nargs == -1, ""
+    found = repr(value)
+    if getattr(param, "is_flag", False):
+        expected = "" if str(value).lower() in ("true", "false", "on", "off", "yes", "no") else "true or false"
+    else:
+        each = value if several and isinstance(value, list) else [value]
+        if wrong := next((text for one, text in _NO_TEXTS.items() if any(isinstance(v, one) for v in each)), ""):
+            expected, found = "a list of texts" if several else "a text or a number", wrong  # a list may have secrets
+    if expected:
+        raise UsageError(f"not a value of {name}", path=one.where, expected=expected, found=found)
+    given = plain(value)
+    return [given] if several and not isinstance(given, list) else given
+
+
+_NO_TEXTS = {bool: "true or false", list: "a list", dict: "a table"}
 
 
 def _added(

@@ -49,6 +49,8 @@ _TYPED = frozenset({"conf", "hoodie-conf", "props"})
 """Hudi's names are given on the command line, or in files of their own."""
 _OF_COMMAND = {"run": frozenset({"schedule", "tables"})}
 """Options that are settings of this command only: in other commands they say what to do now."""
+_OF_DEPLOYMENT = frozenset({f"{PREFIX}TABLES"})
+"""Named as a setting of the file, and no variable of it: with `deploy/compose.yaml` it names a folder."""
 WRITES = "write"
 """The table of writers (`writer(...).config()`), and the name under which their settings are shown; not a command."""
 _BESIDE = {
@@ -79,15 +81,17 @@ def variable(option: str) -> str:
     return f"{PREFIX}{option.upper().replace('-', '_')}"
 
 
-def check_variables(own: Iterable[str], of_all: Callable[[], frozenset[str]]) -> None:
-    """UsageError: a variable of the environment that is nearly that of a setting. Others may be of the other program,
-    of a deployment or of tests. `own`: the settings of a command; `of_all`: of all, called for other variables."""
+def check_variables(own: Iterable[str]) -> None:
+    """UsageError: a variable of the environment that is nearly that of a setting of one of the programs. Others may be
+    of a deployment or of tests. `own`: the settings that are asked for, which need no look at the others."""
     known = {FILE, *map(variable, own)}
     if not (given := [name for name in os.environ if name.startswith(PREFIX) and name not in known]):
         return
-    known |= set(map(variable, of_all()))
+    for pages in Path(__file__).parents[2].glob("*/cli/help.json"):
+        known |= set(map(variable, names_in(read_pages(pages.read_text()))))
     for name in given:
-        if name not in known and (near := difflib.get_close_matches(name, known, n=1, cutoff=0.93)):
+        near = difflib.get_close_matches(name, known - _OF_DEPLOYMENT, n=1, cutoff=0.93)
+        if name not in known and near:
             raise UsageError("not a variable of a setting", found=name, todo=f"Did you mean {near[0]}?")
 
 
@@ -217,6 +221,7 @@ def read_settings(groups: Mapping[str, OptionGroup], command: str, path: str | N
     `command`: the table of the file; `pages`: the help of the program, by which settings of other commands are known.
     UsageError: the file cannot be read, a name is no setting, or a value is wrong."""
     known = {_dashed(flag): (group.kind, field) for group in groups.values() for flag, field in group.fields.items()}
+    check_variables(known)
     found: dict[str, ShownSetting] = {}
     if path := path or os.environ.get(FILE):
         help_of = read_pages(pages.read_text())

@@ -21,7 +21,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.storage_options import StorageOptions
-from phantombase.timeline.terminal.settings import settings_in
+from phantombase.timeline.terminal.settings import WRITES, read_settings, settings_in
 from tests.support.compaction_steps import check_no_strays, open_table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import one_of, unzip_golden
@@ -118,6 +118,8 @@ def test_what_says_what_to_do_now_is_no_setting() -> None:
         ("[compact]\nprops = 'f'", "an option of the command line only"),
         ("threads = ", "unreadable configuration file"),
         ("bloom = 'x'\njson = 'perhaps'", "not a value of json"),
+        ("storage-option = [['secret=1']]", "value of storage-option; at .*; expected a list of texts; found a list"),
+        ("[compact]\nlock = true", "not a value of lock; at .*; expected a text or a number; found true or false"),
     ],
 )
 def test_what_is_no_setting_is_refused(text: str, what: str, tmp_path: Path) -> None:
@@ -168,11 +170,18 @@ def test_a_daemon_finds_its_tables_in_the_file(tables: str, tmp_path: Path) -> N
         assert command == "claims" or str(table) in done.stdout
 
 
-def test_a_variable_that_is_nearly_one_of_a_setting(tmp_path: Path) -> None:
+def test_a_variable_that_is_nearly_one_of_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused, as a name in the file is; others are of other programs."""
     for name, refused in (("PHANTOMBASE_MEMORY_LIMT", True), ("PHANTOMBASE_IMAGE", False)):
         done = CliRunner().invoke(app, ["compact", str(tmp_path)], env={name: "1"})
         assert ("Did you mean PHANTOMBASE_MEMORY_LIMIT" in str(done.exception)) == refused
+    monkeypatch.setenv("PHANTOMBASE_BUCKTS", "8")
+    with pytest.raises(UsageError, match="Did you mean PHANTOMBASE_BUCKETS"):
+        read_settings({}, WRITES, None, tmp_path)
+    of_other = {"PHANTOMBASE_SLOTS": "4"}  # of daemons; near to a setting of `timeline`
+    monkeypatch.delenv("PHANTOMBASE_BUCKTS")
+    table = str(unzip_golden("v9_plain", tmp_path))
+    assert CliRunner().invoke(timeline, ["show", table], env=of_other).exit_code == 0
     done = CliRunner().invoke(timeline, ["read", str(tmp_path)], env={"PHANTOMBASE_MEMORY_LIMIT": "5q"})
     assert "not a size for --memory-limit" in str(done.exception)  # where it counts, it is not passed over
 
