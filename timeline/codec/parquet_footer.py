@@ -262,7 +262,7 @@ class Pages:
         if unbounded:
             self._write_footer(self._footer(), unbounded)
         else:
-            self._file.write(self._held)
+            self._file.write(bytes(self._held))
 
     def _footer(self) -> Struct:
         size, magic = TAIL.unpack(self._held[-TAIL.size :])
