@@ -139,7 +139,7 @@ def _closed(view: TableView, group: FileGroup | None, instant: str, operation: C
     slice_ = slice_before(group, instant) if group is not None else None
     have = set(input_names(slice_)) if slice_ is not None else set()
     base = [operation.data_file_path] if operation.data_file_path else []
-    want = {*base, *(log for log in operation.delta_file_paths if not _is_rolled_back(view, log))}
+    want = {*base, *(log for log in operation.merged_logs if not _is_rolled_back(view, log))}
     if want - have or (slice_ is None and base):
         raise _missing(view, operation, instant, want, have)
     _refuse_flaws(view, group, instant)

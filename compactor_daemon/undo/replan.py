@@ -150,4 +150,4 @@ def _refuse_left_out(found: Removable, again: Scheduled) -> None:
 def _logs(plan: CompactionPlan, of: CompactionPlan) -> set[tuple[GroupKey, str]]:
     """The logs of a plan in the file groups of another one."""
     groups = of.groups
-    return {(group_of(o), log) for o in plan.operations if group_of(o) in groups for log in o.delta_file_paths}
+    return {(group_of(o), log) for o in plan.operations if group_of(o) in groups for log in o.merged_logs}

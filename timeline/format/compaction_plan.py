@@ -28,6 +28,7 @@ from ..codec.avro_container import (
 )
 from ..errors import MalformedError, UnsupportedError
 from ..storage.folders import inside_table, join
+from .file_name import CHANGE_LOG
 
 
 def planned_paths(plan: CompactionPlan) -> list[str]:
@@ -72,6 +73,12 @@ class CompactionOperation:
     partition_path: str
     metrics: Mapping[str, float] | None = None
     bootstrap_file_path: str | None = None
+
+    @property
+    def merged_logs(self) -> tuple[str, ...]:
+        """Its log files without change logs. Hudi 1.2 names one where it is the only log file of a slice, as behind a
+        write that writes a small base file anew (seen); it holds no row of the table."""
+        return tuple(name for name in self.delta_file_paths if not name.endswith(CHANGE_LOG))
 
     @property
     def log_bytes(self) -> float | None:

@@ -30,6 +30,8 @@ def partition_metadata(instant: str, depth: int) -> bytes:
     return b"#partition metadata\n" + text.encode()
 
 
+CHANGE_LOG = ".cdc"
+"""The end of the name of a change-data file."""
 COMPACTOR = 990_000_000
 """The last number of a compactor's token."""
 WRITER = 980_000_000
@@ -96,7 +98,7 @@ class LogFileName:
     @property
     def is_cdc(self) -> bool:
         """Whether it is a change-data file: these are in the folder of log files and are never merged."""
-        return self.suffix == ".cdc"
+        return self.suffix == CHANGE_LOG
 
     @property
     def sort_key(self) -> tuple[str, int, str, str]:

@@ -376,6 +376,21 @@ def test_logs_beyond_the_plan_are_merged_too(tmp_path: Path) -> None:
     check_whole(path, path.with_name("pending.expected"))
 
 
+def test_change_logs_of_a_plan_are_not_merged(tmp_path: Path) -> None:
+    """Hudi 1.2.0 plans a slice whose only log file is one, which holds no row of the table."""
+    path = unzip_golden("v9_pending", tmp_path)
+    requested = next(path.rglob("*.compaction.requested"))
+    plan = decode_plan(requested.read_bytes(), "plan")
+    named = [
+        replace(o, delta_file_paths=(*o.delta_file_paths, f"{o.delta_file_paths[-1]}.cdc")) for o in plan.operations
+    ]
+    requested.write_bytes(encode_plan(replace(plan, operations=named)))
+    for one in named:
+        (path / one.partition_path / one.delta_file_paths[-1]).touch()
+    run_all(open_table(path))
+    check_whole(path, path.with_name("pending.expected"))
+
+
 def test_a_log_that_appears_while_staging_is_merged(tmp_path: Path) -> None:
     """The view is taken again after staging; a file group whose inputs changed is done again."""
     path = unzip_golden("v6_pending", tmp_path)
