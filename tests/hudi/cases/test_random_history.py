@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.read import table_read
+from tests.hudi.cases import mixed_history
 from tests.hudi.cases.operated_history import OperatedHistory
 from tests.hudi.cases.random_history import SEEDS, History, tell
 from tests.hudi.judge.client import Judge
@@ -35,6 +37,20 @@ def test_both_read_the_same_after_every_step(judge: Judge, version: int, seed: i
 def test_so_it_is_with_log_compactions(judge: Judge, version: int, seed: int, tmp_path: Path) -> None:
     """Minor ones, major ones, and what Hudi does between them. Not on version 6: Hudi 0.15 reads them wrong."""
     tell(History(judge, version, seed, tmp_path / "table", merges=True), seed)
+
+
+PAIRS = {9: 300, 6: 500}
+"""By version, the first seed."""
+
+
+@pytest.mark.parametrize("seed", range(2 * len(SEEDS)), ids=lambda seed: f"seed{seed}")
+@versions(deep=tuple(PAIRS))
+def test_so_it_is_with_pairs_of_features(
+    judge: Judge, version: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And Hudi does the same to a copy. `python -m tests.hudi.cases.mixed_history 9 300 50` tries more."""
+    monkeypatch.setattr(table_read, "LEAST_FILES", 1)
+    mixed_history.tell(judge, version, PAIRS[version] + seed, tmp_path, 8)
 
 
 # Random histories in which operators take part: after every step all judges read the same, and nothing pends for ever.

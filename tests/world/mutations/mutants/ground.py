@@ -375,6 +375,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/write/rows", "everywhere=global_keys and upserts", "everywhere=False", "placed_keys"),
     ("writer_hooks/write/rows", "LogFormat.AVRO if avro else ", "", "attempt/log_compaction"),
     ("timeline/merge/rule", "any(map(pa.types.is_string, self.ordering_types))", "all(map(pa.types.is_string, self.ordering_types))", "attempt/log_compaction"),
+    ("timeline/format/compaction_plan", " if not name.endswith(CHANGE_LOG))", ")", "attempt/attempt"),
     ("compactor_daemon/attempt/log_task", "not rules.merge.orders_by_text and ", "", "attempt/log_compaction"),
     ("writer_hooks/write/rows", "together=write.moved_keys is not None", "together=False", "placed_keys"),
     ("writer_hooks/files/target_files", "        if leaving:  # the write", "        if False:  # the write", "placed_keys"),
