@@ -77,7 +77,7 @@ class CompactionOperation:
     @property
     def merged_logs(self) -> tuple[str, ...]:
         """Its log files without change logs. Hudi 1.2 names one where it is the only log file of a slice, as behind a
-        write that writes a small base file anew (seen); it holds no row of the table."""
+        write that rewrites a small base file (seen); it holds no row of the table."""
         return tuple(name for name in self.delta_file_paths if not name.endswith(CHANGE_LOG))
 
     @property

@@ -214,7 +214,13 @@ class MixedHistory:
         self.table = SharedTable(judge=judge, path=path, version=version, options=options, partition_field=partition)
         # With other indexes and small files Hudi's MERGE INTO writes rows without their other columns.
         self.sets = version > 6 and self.small == 0 and self.index in ("simple", "bloom") and not self.virtual
-        self.sets = self.sets and self.merge_name.startswith(("commit", "event")) and self.generator != "time"
+        # On tables with marks of deletion it loses the rows.
+        self.sets = (
+            self.sets
+            and not self.marks
+            and self.merge_name.startswith(("commit", "event"))
+            and self.generator != "time"
+        )
         self.lock = ProcessLock(str(path))
         self.columns = Columns(kinds=first_columns(version), first=first_columns(version))
         self.clock, self.fresh, self.wrote = 10, 1000, 0

@@ -300,7 +300,7 @@ def test_refused_without_a_trace(name: str, path: Path) -> None:
 
 
 def test_refused_tables(tmp_path: Path) -> None:
-    """Those of version 6, with rules of their own for missing values, and none at all."""
+    """Those of version 6, with rules of their own for missing values, with marks of deletion, and none at all."""
     rows = table_of([row(n, 5, "base") for n in range(6)])
     old, own, none = (tmp_path / name for name in ("old", "own", "none"))
     trips(rows, version=6).upsert(str(old))
@@ -314,6 +314,10 @@ def test_refused_tables(tmp_path: Path) -> None:
     trips(rows).upsert(str(tmp_path / "global"))
     with pytest.raises(PhantombaseError, match="unique over all partitions"):
         writer(rows).global_keys().merge_into(str(tmp_path / "global"), update=["a", "ts"])
+    marked = tmp_path / "marked"
+    trips(rows.append_column("_hoodie_is_deleted", pa.array([False] * 6))).upsert(str(marked))
+    with pytest.raises(PhantombaseError, match="loses the rows, or cannot read"):
+        writer(rows).merge_into(str(marked), update=["a", "ts"])
     with pytest.raises(NotATableError):
         writer(rows).table("trips").key("id").merge_into(str(none), update=["a"])
     assert not none.exists()
