@@ -208,6 +208,7 @@ class AttemptOptions:
     )
 
     def __post_init__(self) -> None:
+        check_finite(self, least_of(AttemptOptions))
         for name, value in self.properties:
             check_text("a property of a commit", f"{name}={value}")
             if not name or name == "schema" or name.startswith(("hoodie.", "phantombase.")):
@@ -216,7 +217,6 @@ class AttemptOptions:
                     expected="another than `schema`, `hoodie.*` and `phantombase.*`",
                     found=repr(name),
                 )
-        check_finite(self, least_of(AttemptOptions))
         check_above_zero(self, "heartbeat_s", "heartbeat_expiry_s")
         check_below(self, "heartbeat_s", "heartbeat_expiry_s")
 

@@ -35,6 +35,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.option import spelled_class
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage, counted_requests
 from phantombase.timeline.storage.snapshot import without_snapshot
@@ -219,6 +220,7 @@ class RunService(Protocol):
         """Errors of the tree: another service may run all the same."""
 
 
+@spelled_class
 class Limit:
     """A point in time at which work ends. Another thread may move it closer while the work runs.
 

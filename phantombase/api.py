@@ -49,14 +49,15 @@ def locked(
     service: bool = False,
 ) -> tuple[Table, TableLock]:
     """The table and the lock of a call that changes it. `who` needs the lock, else there is this `risk`. A dry run
-    takes no lock, so none need be known. `service`: a pause of the table holds the call (PausedError)."""
+    takes no lock, so none need be known; one that is named is checked. `service`: a pause of the table holds the call
+    (PausedError)."""
     if not dry_run or (lock is not None and sole_writer):
         check_writers_known(lock, sole_writer, who, risk, names="lock= and sole_writer=True")
     found = opened(table, storage_options)
     if service and not dry_run:
         refuse_paused(found.storage, who)
-    own = ProcessLock(found.storage.location)
-    return found, own if dry_run else table_lock(found.storage, lock, sole_writer=sole_writer)
+    asked = None if dry_run and lock is None else table_lock(found.storage, lock, sole_writer=sole_writer)
+    return found, ProcessLock(found.storage.location) if dry_run or asked is None else asked
 
 
 @spelled
@@ -128,7 +129,7 @@ class _HistoryRows(Rows):
             rows = matching(bound(given, rows.schema), rows)
         if chosen.columns is not None:
             rows = rows.select([name for name in rows.column_names if name in chosen.columns])
-        return rows if chosen.limit is None else rows.slice(0, chosen.limit)
+        return rows if chosen.limit is None else rows.slice(0, min(chosen.limit, rows.num_rows))
 
 
 def _history_of(
@@ -155,7 +156,8 @@ def read_table(table: AnyTable, options: ReadOptions | None = None, *, storage_o
     return read_any(opened(table, storage_options, reading=True), options or ReadOptions())
 
 
-def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
+@spelled
+def spark_read(spark: SparkSession, path: str | os.PathLike[str], **options: str) -> DataFrame:
     """The rows of a table as of now, as a DataFrame of PySpark, from 4.0 on. Every column may be null.
 
     Base files without logs are read by Spark itself, where that gives the same rows: columns and filters of a query
@@ -167,4 +169,4 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
         raise UsageError("not a session of Spark", expected="a SparkSession", found=repr(spark))
     from pyspark_phantombase.batch_reader import spark_read as read_by_both  # imported here: needs PySpark
 
-    return read_by_both(spark, path, **options)
+    return read_by_both(spark, path_text(path), **options)

@@ -17,6 +17,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 
@@ -62,7 +63,7 @@ from .compactor_daemon.services.options import (
     read_policies,
     usual_services,
 )
-from .compactor_daemon.status.check import CheckMeans, TableCheck, check_table
+from .compactor_daemon.status.check import CheckMeans, TableCheck, check_table, full_status
 from .compactor_daemon.status.pending import StatusOptions
 from .compactor_daemon.status.status import TableStatus, table_status
 from .compactor_daemon.undo import replan as replanning
@@ -80,14 +81,16 @@ from .timeline.audit.validate import Validated, validated
 from .timeline.codec.output_options import OutputOptions
 from .timeline.dashboard.verdict import CheckOptions
 from .timeline.errors import UsageError
+from .timeline.instants.triggers import TriggerOptions
 from .timeline.locks.pause import Pause, refuse_paused, user_name
 from .timeline.locks.table_lock import check_writers_known
 from .timeline.option import path_text, spelled
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
 from .timeline.storage.open_storage import open_storage
+from .timeline.storage.storage_options import StorageOptions
 from .timeline.table.history import PriceOptions, history_rows, history_table, read_history
-from .timeline.table.table import Table, from_one_snapshot
+from .timeline.table.table import Table
 
 
 @spelled
@@ -150,6 +153,7 @@ def maintain(
     table: AnyTable,
     *,
     services: str | None = None,
+    options: Sequence[Any] = (),
     schedule: ScheduleOptions | None = None,
     lock: str | None = None,
     sole_writer: bool = False,
@@ -161,14 +165,19 @@ def maintain(
 ) -> tuple[MaintainStep, ...]:
     """Does all that is due on a table, as `compactor-daemon maintain`: requests a compaction by the trigger of
     `schedule`, executes pending ones, then runs `services` (such as `clean,archive`; by default all but orphan files
-    and syncs). A step that fails has the error in its answer, and holds no other one back. `lock`, `sole_writer`: see
-    `schedule`; one of them is needed. `dry_run`: nothing is changed. `storage_options`: see `read`."""
+    and syncs). `options`: of services, such as a CleanOptions. A step that fails has the error in its answer, and holds
+    no other one back. `lock`, `sole_writer`: see `schedule`; one of them is needed. `dry_run`: nothing is changed.
+    `storage_options`: see `read`."""
     if not dry_run:
         risk = "A write that is under way could lose its rows."
         check_writers_known(lock, sole_writer, "maintain", risk, names="lock= and sole_writer=True")
     chosen = usual_services() if services is None else parse_services(services)
+    given = {type(one): one for one in options}
+    if odd := [one for one in options if type(one) not in {service.kind for service in chosen}]:
+        expected = ", ".join(service.kind.__name__ for service in chosen)
+        raise UsageError("not options of a service that runs", expected=expected, found=repr(odd[0]))
     how = Maintenance(
-        services=ServiceOptions(chosen={one: one.kind() for one in chosen}),
+        services=ServiceOptions(chosen={one: given.get(one.kind) or one.kind() for one in chosen}),
         requests=schedule or ScheduleOptions(),
         output=output or OutputOptions(),
         attempt=attempt or AttemptOptions(),
@@ -435,19 +444,37 @@ def resume(table: AnyTable, *, storage_options: Given = None) -> tuple[str, ...]
 
 
 @spelled
-def status(table: AnyTable, options: StatusOptions | None = None, *, storage_options: Given = None) -> TableStatus:
-    """The pending compactions: which process works on each by the heartbeats in storage, and why the others wait."""
-    found = opened(table, storage_options)
-    return from_one_snapshot(lambda: table_status(found.snapshot(), None, options or StatusOptions()))
+def status(
+    table: AnyTable,
+    options: StatusOptions | None = None,
+    *,
+    trigger: TriggerOptions | None = None,
+    brief: bool = False,
+    storage_options: Given = None,
+) -> TableStatus:
+    """The pending compactions: which process works on each by the heartbeats in storage, and why the others wait; with
+    the verdict of `check`, and the outlook: the next plan by `trigger`, logs in no plan, what a clean could remove.
+    `brief`: without what needs the files."""
+    found, chosen = opened(table, storage_options), options or StatusOptions()
+    means = CheckMeans(trigger=trigger or TriggerOptions(), clock=found.clock, status=chosen, brief=brief)
+    seen = full_status(found, means)
+    return seen if isinstance(seen, TableStatus) else table_status(found.snapshot(), None, chosen)
 
 
 @spelled
 def check(
-    table: str | os.PathLike[str], options: CheckOptions | None = None, *, storage_options: Given = None
+    table: str | os.PathLike[str],
+    options: CheckOptions | None = None,
+    *,
+    trigger: TriggerOptions | None = None,
+    attempt: AttemptOptions | None = None,
+    storage_options: Given = None,
 ) -> TableCheck:
-    """What needs care on a table, each finding with the command that mends it; never an error of the table."""
-    path = path_text(table)
-    return check_table(path, path, options or CheckOptions(), CheckMeans(storage=storage_options))
+    """What needs care on a table, each finding with the command that mends it; never an error of the table. `trigger`:
+    when a compaction is due. `attempt`: of the daemons."""
+    path, known = path_text(table), StatusOptions(attempt=attempt or AttemptOptions())
+    means = CheckMeans(storage=StorageOptions.of(storage_options), trigger=trigger or TriggerOptions(), status=known)
+    return check_table(path, path, options or CheckOptions(), means)
 
 
 @spelled

@@ -80,6 +80,14 @@ class PhantombaseError(Exception):
             return self
         return self._again(self.what, f"{base}/{self.path}")
 
+    def place(self, base: str) -> None:
+        """Names the table in this error, if it names no place yet: the table, or its path within the table."""
+        of_files = isinstance(self, MalformedError | MissingFileError | ConflictError | UnsupportedError)
+        elsewhere = ("/", "~", "./", "../", base)
+        if self.path is None or (of_files and ":" not in self.path and not self.path.startswith(elsewhere)):
+            self.path = base if self.path is None else f"{base}/{self.path}"
+            self.args = (self._line(),)
+
     def at(self, path: str | None) -> Self:
         return self._again(self.what, path)
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
 from functools import cache, wraps
-from inspect import Parameter, isfunction, signature
+from inspect import BoundArguments, Parameter, Signature, isfunction, signature
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .errors import UsageError
+from .errors import PhantombaseError, UsageError
 
 
 def option(
@@ -42,27 +42,45 @@ _T = TypeVar("_T")
 
 def spelled(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """The function with a UsageError, instead of Python's TypeError, if it is called with other options than it has, or
-    with values of another kind, see `check_kinds`."""
+    with values of another kind, see `check_kinds`. Its errors name the table that it is called with."""
     form = signature(function)
     kinds = {name: one.kind for name, one in form.parameters.items()}
-    known = [name for name, kind in kinds.items() if kind is not Parameter.VAR_POSITIONAL and name != "self"]
+    place = next((name for name in kinds if name in _PLACES), None)
 
     @wraps(function)
     def call(*args: _P.args, **options: _P.kwargs) -> _T:
-        if Parameter.VAR_KEYWORD not in kinds.values():
-            _check_spelling(options, known, function.__name__)
-        try:
-            bound = form.bind(*args, **options)
-        except TypeError as error:
-            raise UsageError(f"{function.__name__}: {error}", expected=", ".join(known)) from None
+        bound = _bound(form, function.__name__, args, options)
         hints = _hints_of(function)
         for name, value in bound.arguments.items():
             if kinds[name] in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) or name not in hints:
                 continue
             bound.arguments[name] = _taken(hints[name], value, name)
-        return function(*bound.args, **bound.kwargs)
+        try:
+            return function(*bound.args, **bound.kwargs)
+        except PhantombaseError as error:
+            given = bound.arguments.get(place) if place is not None else None
+            base: Any = getattr(getattr(given, "storage", None), "base_path", given)
+            base = base.__fspath__() if hasattr(base, "__fspath__") else base
+            if isinstance(base, str):
+                error.place(base)
+            raise
 
     return call
+
+
+_PLACES = frozenset(("table", "path", "place"))
+"""What a call names its table."""
+
+
+def _bound(form: Signature, of: str, args: Sequence[Any], options: Mapping[str, Any]) -> BoundArguments:
+    kinds = {name: one.kind for name, one in form.parameters.items()}
+    known = [name for name, kind in kinds.items() if kind is not Parameter.VAR_POSITIONAL and name != "self"]
+    if Parameter.VAR_KEYWORD not in kinds.values():
+        _check_spelling(options, known, of)
+    try:
+        return form.bind(*args, **options)
+    except TypeError as error:
+        raise UsageError(f"{of}: {error}", expected=", ".join(known) or "nothing") from None
 
 
 def spelled_class(kind: _C) -> _C:
@@ -70,15 +88,22 @@ def spelled_class(kind: _C) -> _C:
     for name, method in vars(kind).copy().items():
         if isfunction(method) and not name.startswith("_"):
             setattr(kind, name, spelled(method))
+        if isinstance(method, staticmethod):
+            setattr(kind, name, staticmethod(spelled(method.__func__)))
     if is_dataclass(kind):
-        make, known = kind.__init__, [one.name for one in fields(kind) if one.init]
+        make = kind.__init__
 
         @wraps(make)
         def init(self: Any, *args: Any, **options: Any) -> None:
-            _check_spelling(options, known, kind.__name__)
-            make(self, *args, **options)
+            try:
+                make(self, *args, **options)
+            except TypeError:
+                _bound(signature(make), kind.__name__, (self, *args), options)
+                raise
 
         kind.__init__ = init  # type: ignore[method-assign]
+    elif "__init__" in vars(kind):
+        setattr(kind, "__init__", spelled(vars(kind)["__init__"]))  # noqa: B010
     return kind
 
 
@@ -96,10 +121,11 @@ def _check_spelling(given: Iterable[str], known: Collection[str], of: str) -> No
 
 
 def path_text(path: Any) -> str:
-    """A path or URL as text. UsageError: it is none."""
-    text = path.__fspath__() if hasattr(path, "__fspath__") else path
-    if not isinstance(text, str) or not text:
+    """A path or URL as text. UsageError: it is none, or cannot be stored as UTF-8."""
+    text = path.__fspath__() if hasattr(path, "__fspath__") and not isinstance(path, type) else path
+    if not isinstance(text, str) or not text.strip():
         raise UsageError("not a path", expected="a text, or a path of pathlib", found=repr(path))
+    check_text("the path", text)
     return text
 
 
@@ -150,9 +176,9 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 def duration_s(text: str, what: str) -> int:
     """Seconds of a duration like `2h`. UsageError: it is none, or zero; the error names `what` it belongs to."""
-    match = re.fullmatch(r"(\d{1,9}) *([smhd])", text.lower(), re.ASCII)
+    match = re.fullmatch(r"(\d{1,9}) *([smhd])", text.lower(), re.ASCII) if isinstance(text, str) else None
     if match is None or not int(match[1]):
-        raise UsageError(f"not a duration of {what}", expected="like 2h, 30m, 1d or 90s", found=text)
+        raise UsageError(f"not a duration of {what}", expected="like 2h, 30m, 1d or 90s", found=str(text))
     return int(match[1]) * UNITS[match[2]]
 
 
@@ -201,12 +227,21 @@ def _taken(hint: Any, value: Any, name: str) -> Any:
     if get_origin(hint) in (Union, UnionType):
         several = [one for one in get_args(hint) if one is not NoneType]
         return value if value is None or len(several) > 1 else _taken(several[0], value, name)
-    if get_origin(hint) is tuple and get_args(hint)[1:] == (...,):
+    if hint == _PAIRS and isinstance(value, Mapping):
+        value = tuple(value.items())
+    if get_origin(hint) is tuple and get_args(hint)[1:] != (...,):
+        kinds = get_args(hint)
+        if not isinstance(value, tuple | list) or len(value) != len(kinds):
+            raise _of_another_kind(name, "pairs of texts" if hint == get_args(_PAIRS)[0] else "a tuple", value)
+        return tuple(_taken(kind, one, name) for kind, one in zip(kinds, value, strict=True))
+    if get_origin(hint) is tuple:
         given = tuple(value) if isinstance(value, list) else (value,) if isinstance(value, str | Enum) else value
         if not isinstance(given, tuple):
             raise _of_another_kind(name, "a tuple", value)
         each = tuple(_taken(get_args(hint)[0], one, name) for one in given)
         return value if each == value else each
+    if get_origin(hint) is Sequence and get_args(hint) == (Any,) and not isinstance(value, tuple | list):
+        raise _of_another_kind(name, "a list", value)
     if not isinstance(hint, type):
         return value
     if issubclass(hint, Enum):
@@ -222,6 +257,9 @@ def _taken(hint: Any, value: Any, name: str) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind in (Integral, Real)):
         raise _of_another_kind(name, what, value)
     return value
+
+
+_PAIRS = tuple[tuple[str, str], ...]
 
 
 def _of_another_kind(name: str, expected: str, value: Any) -> UsageError:

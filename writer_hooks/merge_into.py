@@ -42,9 +42,15 @@ class MergeInto:
         delete: str | None,
     ) -> MergeInto:
         """UsageError: no column is set, or one is set twice. `update`: columns set from those of the same name."""
-        if isinstance(update, str):
+        listed = () if isinstance(update, str) or not isinstance(update, Iterable) else tuple(update)
+        if (not listed and update != ()) or not all(isinstance(name, str) for name in listed):
             raise UsageError("not a list of columns", expected="update=[name, ...]", found=repr(update))
-        pairs = (*((name, name) for name in update), *(sets or {}).items())
+        by_name = {} if sets is None else sets
+        if not isinstance(by_name, Mapping) or not all(
+            isinstance(name, str) for pair in by_name.items() for name in pair
+        ):
+            raise UsageError("not columns by name", expected='set={"column": "column of the source"}', found=repr(sets))
+        pairs = (*((name, name) for name in listed), *by_name.items())
         names = [name for name, _ in pairs]
         if not names or len(set(names)) < len(names):
             raise UsageError(

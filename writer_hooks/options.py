@@ -31,6 +31,7 @@ from phantombase.timeline.option import (
     spelled_class,
 )
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.table import Snapshot
 from phantombase.timeline.view.view import FileGroup
 
@@ -72,6 +73,8 @@ class CompactionOptions:
 
     def __post_init__(self) -> None:
         check_finite(self, {"limit_s": 0})
+        if self.notify is not None and not callable(self.notify):
+            raise UsageError("not a value of notify", expected="a function without arguments", found=repr(self.notify))
 
 
 class MovedKeys(Enum):
@@ -92,7 +95,7 @@ class FullAction(Enum):
 
 @spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackPressure:
+class BackPressure(Shown):
     """How long a file group's log may become. `wait_s`: the longest time in seconds that a write waits, over all its
     waits; an inline compaction that it begins meanwhile has its own limit. `stop_trigger`: as Paimon's
     `num-sorted-run.stop-trigger`, with the same default: three above the compaction trigger. `slow_trigger`: from this

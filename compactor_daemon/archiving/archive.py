@@ -186,7 +186,7 @@ _AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archived:
+class Archived(Shown):
     """An instant that was archived, or would be. `files` and `bytes`: of its files on the active timeline."""
 
     instant: str
@@ -196,7 +196,7 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetainedInstant:
+class RetainedInstant(Shown):
     """A completed instant that is kept, and why."""
 
     instant: str

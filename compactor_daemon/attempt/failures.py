@@ -30,7 +30,7 @@ from phantombase.timeline.errors import (
     UsageError,
 )
 from phantombase.timeline.instants.reserved_times import instant_folder, recorded_instants
-from phantombase.timeline.option import check_above_zero, check_least, least_of, option
+from phantombase.timeline.option import check_above_zero, check_least, least_of, option, spelled_class
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 
@@ -69,6 +69,7 @@ _DOUBLINGS_MAX = 64
 """The most doublings of the wait: with more, the wait is the longest one anyway, and a float could overflow."""
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryOptions:
     """How often, and after how many seconds, a failed instant is tried again."""

@@ -30,7 +30,7 @@ ICEBERG = "iceberg:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncedTable:
+class SyncedTable(Shown):
     """What a sync changed of one table of the catalog. `columns`: new ones, or with a wider type. `of`: what `added`,
     `moved` and `dropped` count."""
 

@@ -29,6 +29,7 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.option import check_finite, check_least, least_of, option, spelled_class
 from phantombase.timeline.read.pins import earliest_to_retain
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, input_names
 
 
@@ -101,7 +102,7 @@ class CleanFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
+class Gone(Shown):
     """A file slice that is removed: its files by name, and their bytes. `why`: "old" or "replaced"."""
 
     partition: str

@@ -23,8 +23,9 @@ from enum import Enum
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.option import duration_s, option
+from phantombase.timeline.option import duration_s, option, spelled_class
 from phantombase.timeline.read.pins import Pin
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.view.view import GroupKey
 
 _LEAST_S = 3600
@@ -32,6 +33,7 @@ ROWS_S = 24 * 3600
 """The least age after which rows count as left by a killed write."""
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanOptions:
     """`older_than`: a file that changed later is kept, like `3d`."""
@@ -106,7 +108,7 @@ class OrphanFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptItem:
+class KeptItem(Shown):
     path: str
     why: str
 

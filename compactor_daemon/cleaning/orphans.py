@@ -37,7 +37,7 @@ _AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orphan:
+class Orphan(Shown):
     """An orphan. `files`, `bytes`: all its files. `age_s`: of the youngest, by the clock of the storage."""
 
     path: str

@@ -140,7 +140,7 @@ def result_of(instant: str | None, choice: CleanChoice, finished: tuple[Finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class Finished(Shown):
     """A clean that was pending and was finished: `files` that its plan names."""
 
     instant: str

@@ -41,13 +41,12 @@ from phantombase.timeline.terminal.text_table import (
 )
 
 from ..attempt.failures import RetryOptions
-from ..cleaning.choice import CleanOptions
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from ..options import AttemptOptions
-from ..status.check import CheckMeans, TableCheck, examine
+from ..status.check import CheckMeans, TableCheck, full_status
 from ..status.pending import Claimed, StatusOptions
-from ..status.status import TableStatus, claim_rows, outlook, table_status, work_rows
+from ..status.status import TableStatus, claim_rows, table_status, work_rows
 from . import render_status as status_render
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
 from .option_flags import ATTEMPT, CLOCK, StorageOption, given_names, name_idle, offers, typed_options
@@ -238,14 +237,9 @@ def status(
     opened = Table.open(table, storage, reading=True)
 
     def one() -> Row:
-        seen = examine(opened, CHECK, means, slo)
-        if seen.status is None:
-            return {"table": opened.storage.base_path, **as_json(seen.verdict)}
-        cleans = seen.policies.over(CleanOptions())
-        assert seen.seen is not None
-        ahead = None if brief else outlook(seen.seen, seen.state, trigger, cleans, seen.status.pending)
-        row: Row = as_json(replace(seen.status, verdict=seen.verdict, outlook=ahead))
-        return row
+        found = full_status(opened, means)
+        row: Row = as_json(found)
+        return row if isinstance(found, TableStatus) else {"table": opened.storage.base_path, **row}
 
     return _watched(one, status_render.status, watch)
 

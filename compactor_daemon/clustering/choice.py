@@ -31,6 +31,7 @@ from typing import NamedTuple
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName
 from phantombase.timeline.format.record_key import plain_file_id, refuse_buckets
 from phantombase.timeline.format.replace_request import ClusterGroup, PlannedSlice
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView, input_names, is_replaced
 
 from .options import ClusterOptions, Grouping, Rewrite
@@ -62,7 +63,7 @@ class ClusteringWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilesFor:
+class FilesFor(Shown):
     """The number of files for which a reason holds, and their bytes with those of their logs."""
 
     files: int

@@ -38,7 +38,7 @@ ClusterProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clustered:
+class Clustered(Shown):
     """A completed clustering: `files` file slices of `bytes` became `made` files of `bytes_made`, with `rows` rows.
     `copied`: the number of new files copied as bytes; `copied_row_groups`: their row groups; `encoded`: the number of
     files that `try` did not copy, by the reason. `repeated_keys`: rows with the record key of an earlier row of the

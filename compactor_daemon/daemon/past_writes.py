@@ -17,7 +17,7 @@ from phantombase.timeline.format.instant import Instant, real_time
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.instants.archived_timeline import archived_writes
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.option import check_above_zero, check_least, option
+from phantombase.timeline.option import check_above_zero, check_least, option, spelled_class
 from phantombase.timeline.prefetch import prefetched_when_slow
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.table import Snapshot, Table
@@ -263,6 +263,7 @@ class ReplayCost(Shown):
     core_hours: float
 
 
+@spelled_class
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
     """The machines of a replay, and its speed; `core_s_per_gb` None: see `replay`, or the default of `Rates`."""

@@ -11,6 +11,7 @@ Two of these threads on one table, or one and a `compactor-daemon`, take turns b
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -37,8 +38,10 @@ from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.locks.pause import COMPACTION, refuse_paused
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.record_index import check_keepable
+from phantombase.timeline.option import path_text, spelled_class
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.table.table import Snapshot, Table
 
@@ -236,6 +239,7 @@ _ENDS_ALL = (StoppedError, SparkError, LockError)
 _ERRORS_MAX = 16
 
 
+@spelled_class
 class AsyncCompaction:
     """A context manager: compacts from entry to exit; see the module.
 
@@ -249,7 +253,7 @@ class AsyncCompaction:
 
     def __init__(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         runner: Runner,
         *,
         lock: str | None = None,
@@ -262,11 +266,14 @@ class AsyncCompaction:
     ) -> None:
         if not callable(runner):
             raise UsageError("not a runner", expected="one of Spark or of this process", found=repr(runner))
-        self._path, self._poll_s, self._stop_s = path, poll_s, stop_s
+        for name, seconds in (("poll_s", poll_s), ("stop_s", stop_s)):
+            if not isinstance(seconds, int | float) or not 0 <= seconds < threading.TIMEOUT_MAX:
+                raise UsageError(f"not a value of {name}", expected="seconds, 0 or more", found=repr(seconds))
+        self._path, self._poll_s, self._stop_s = full_path(path_text(path)), poll_s, stop_s
         self._limit = Limit()
         self._compact = partial(
             run_compactions,
-            path,
+            self._path,
             lock=lock,
             output=output or OutputOptions(),
             execute=ExecuteOptions(),
@@ -291,6 +298,8 @@ class AsyncCompaction:
         self._asked.set()
 
     def __enter__(self) -> Self:
+        if self._thread.ident is not None:
+            raise UsageError("an AsyncCompaction is entered once", path=self._path, todo="Make another one.")
         self._thread.start()
         return self
 

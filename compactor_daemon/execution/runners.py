@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError, reason_of, without_classes
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.option import spelled_class
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.terminal.text_table import human_bytes, plural
@@ -58,7 +60,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorChoice:
+class ExecutorChoice(Shown):
     """The executor, the slices that it merges at a time (None: as Spark is set up), and why."""
 
     executor: Executor
@@ -186,6 +188,7 @@ def all_storage_options(
     return options
 
 
+@spelled_class
 class LocalRunner:
     """Runs `threads` slices at a time in this process. If `progress` raises, slices at work are still finished."""
 
@@ -210,6 +213,7 @@ class LocalRunner:
             return [future.result() for future in futures if not future.cancelled()]
 
 
+@spelled_class
 class SparkRunner:
     """Runs one Spark task per file slice. `pool`: scheduler pool of the jobs, if `spark.scheduler.mode` is FAIR."""
 

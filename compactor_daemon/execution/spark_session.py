@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from phantombase.timeline.errors import SparkError, UsageError, reason_of, without_classes
+from phantombase.timeline.option import spelled_class
 from phantombase.timeline.reachable import waiting, why_unreachable
 from phantombase.timeline.storage.object_url import names_at
 
@@ -72,6 +73,7 @@ def wait_until_stopped() -> None:
         _stopping.join()
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True)
 class RunningSpark:
     """A Spark context that another program made and will stop, for example an ingest job."""

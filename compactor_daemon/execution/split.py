@@ -22,7 +22,7 @@ from phantombase.timeline.instants.reserved_times import attempts
 from phantombase.timeline.locks.pause import COMPACTION, refuse_paused
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.record_index import check_keepable
-from phantombase.timeline.option import path_text, spelled
+from phantombase.timeline.option import path_text, spelled, spelled_class
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.folders import join
@@ -41,6 +41,7 @@ from ..options import AttemptOptions, ExecuteOptions, Executor, output_from_json
 from .run_compactions import run_compactions
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceResult(Shown):
     """What one task made: a base file of `rows` rows and `bytes_written` bytes; 0 and 0 if there was nothing to do."""
@@ -56,6 +57,7 @@ class SliceResult(Shown):
         return asdict(self)
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionTask(Shown):
     """One file slice of a planned compaction, plain data: `bytes` is the size of its files. `storage_options` has no
@@ -185,6 +187,7 @@ def _is_pair(one: object) -> bool:
     return isinstance(one, list | tuple) and len(one) == 2 and all(isinstance(text, str) for text in one)
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCompaction(Shown):
     """A pending compaction and its tasks; all must be executed before `commit`."""

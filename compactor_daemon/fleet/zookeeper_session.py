@@ -23,13 +23,14 @@ from phantombase.timeline.locks.zookeeper_connection import (
     is_refusal,
     with_access,
 )
-from phantombase.timeline.option import check_above_zero
+from phantombase.timeline.option import check_above_zero, spelled_class
 from phantombase.timeline.reachable import waiting, why_unreachable
 
 _log = get_logger()
 _PORT = 2181
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperOptions:
     """How to reach ZooKeeper. `hosts`: `host:port[,host:port][/chroot]`; times in seconds. `access`: for a secured
@@ -43,9 +44,9 @@ class ZooKeeperOptions:
     access: ZooKeeperAccess = field(default_factory=ZooKeeperAccess)
 
     def __post_init__(self) -> None:
+        check_above_zero(self, "session_timeout_s", "call_timeout_s", "connect_timeout_s")
         if not _are_hosts(self.hosts):
             raise UsageError("not ZooKeeper hosts", expected="HOST:PORT[,HOST:PORT][/CHROOT]", found=repr(self.hosts))
-        check_above_zero(self, "session_timeout_s", "call_timeout_s", "connect_timeout_s")
 
     @staticmethod
     def of(text: str, **others: Any) -> ZooKeeperOptions:

@@ -53,6 +53,7 @@ from phantombase.timeline.metadata_table.commit import completion_above, newest_
 from phantombase.timeline.metadata_table.read import Completeness, load_metadata_view, slice_entries
 from phantombase.timeline.metadata_table.records.entries import encode_base, encoder
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL, refuse_uncompleted, valid_instants
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.in_progress import regardless
 from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, advising_rebuild, open_metadata_table
@@ -209,7 +210,7 @@ OPTIONS = ArchiveOptions(min_instants=21, max_instants=31, commits_retained=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataArchived:
+class MetadataArchived(Shown):
     """Instants of the metadata table that were archived, or would be. `why`: what stopped archiving here."""
 
     instants: tuple[str, ...] = ()

@@ -156,7 +156,7 @@ def _operation(slice_: FileSlice) -> CompactionOperation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataCompaction:
+class MetadataCompaction(Shown):
     """A compaction of the metadata table: `files` base files of `log_files` log files, and the bytes of both.
     `finished`: the compaction was already pending."""
 
@@ -169,7 +169,7 @@ class MetadataCompaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataClean:
+class MetadataClean(Shown):
     """A clean of the metadata table: `files` that its plan names. `bytes`: of these, 0 if the clean was pending.
     `finished`: the clean was already pending. `instant`: "" in a dry run."""
 

@@ -51,11 +51,12 @@ from phantombase.timeline.storage.storage_options import Given
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, human_duration, plural
 
+from ..cleaning.choice import CleanOptions
 from ..cleaning.orphan_choice import Item
 from ..services.options import NO_POLICIES, Policies, Service, read_policies
 from .coexistence import coexistence, find_hudi_signs
 from .pending import Claimed, PendingCompaction, StatusOptions
-from .status import InProgress, PendingWrite, ServiceRun, TableStatus, freshness_of, table_status
+from .status import InProgress, PendingWrite, ServiceRun, TableStatus, freshness_of, outlook, table_status
 
 _LOCK = "--lock LOCK"
 """Of commands that change what other processes may change, too: the lock that all of them share."""
@@ -165,6 +166,17 @@ def examine(
         return from_one_snapshot(partial(once, last=False))
     except MissingFileError:
         return from_one_snapshot(partial(once, last=True))
+
+
+def full_status(table: Table, means: CheckMeans) -> TableStatus | TableVerdict:
+    """The status of a table with its verdict and, unless it is `brief`, its outlook. Of a table that has none, such as
+    one without log files, the verdict alone. Errors as in `examine`."""
+    seen = examine(table, _OPTIONS, means, means.status.slo_s)
+    if seen.status is None or seen.seen is None:
+        return seen.verdict
+    cleans = seen.policies.over(CleanOptions())
+    ahead = None if means.brief else outlook(seen.seen, seen.state, means.trigger, cleans, seen.status.pending)
+    return replace(seen.status, verdict=seen.verdict, outlook=ahead)
 
 
 def _examined(

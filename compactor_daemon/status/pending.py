@@ -31,6 +31,8 @@ from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.reserved_times import CANCELLED, COMMITTED, staged_files
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live
+from phantombase.timeline.option import check_least, spelled_class
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.text_table import Row
 
@@ -46,6 +48,7 @@ Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
 """The claims on a table by instant; None if ZooKeeper was not asked, an error if it did not answer."""
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusOptions:
     """`slo_s`: a compaction pending for longer is overdue. `attempt`, `retry`: of the daemons. `recent`: the most to
@@ -56,12 +59,15 @@ class StatusOptions:
     retry: RetryOptions = RetryOptions()
     recent: int = 0
 
+    def __post_init__(self) -> None:
+        check_least(self, {"slo_s": 0, "recent": 0})
+
 
 _OPTIONS = StatusOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Shown):
     """The process that works on a compaction, by its claim in ZooKeeper or its heartbeat. `for_s`: since it began."""
 
     source: str
@@ -84,7 +90,7 @@ class ClaimRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedTries:
+class FailedTries(Shown):
     """The failures of a compaction, and what is known of the last one."""
 
     count: int
@@ -96,7 +102,7 @@ class FailedTries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignWork:
+class ForeignWork(Shown):
     """What a Hudi executor left. `silent_s`: since its last sign."""
 
     live: bool
@@ -106,7 +112,7 @@ class ForeignWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingCompaction:
+class PendingCompaction(Shown):
     action: str
     instant: str
     age_s: float | None

@@ -60,7 +60,7 @@ _OPTIONS = StatusOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleanable:
+class Cleanable(Shown):
     """What a clean could remove. `why`: the reason if it is nothing."""
 
     files: int
@@ -69,7 +69,7 @@ class Cleanable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Outlook(Shown):
     backlog: Known[Backlog]
     next_plan: Known[NextPlan]
     cleanable: Known[Cleanable]
@@ -153,7 +153,7 @@ def _cleanable(table: Table, view: TableView, options: CleanOptions) -> Cleanabl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingWrite:
+class PendingWrite(Shown):
     """A pending delta commit. `alive`: None if its writer has no heartbeat, as many Hudi writers. `holds`: the
     compactions that cannot be decided before the write has ended."""
 
@@ -168,7 +168,7 @@ class PendingWrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InProgress:
+class InProgress(Shown):
     """A clean, restore, rollback, clustering or overwrite that has begun and not completed, or a clustering whose
     rollback is in progress. `todo`: what finishes it."""
 
@@ -179,7 +179,7 @@ class InProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceRun:
+class ServiceRun(Shown):
     """`failing_s`: for how long each run has failed; a catalog is behind for so long if it is the sync."""
 
     service: Service
@@ -191,7 +191,7 @@ class ServiceRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecentCompaction:
+class RecentCompaction(Shown):
     instant: str
     completion_time: str | None
     by: str | None
@@ -202,7 +202,7 @@ class RecentCompaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastSuccess:
+class LastSuccess(Shown):
     """The newest completed compaction; on version 6 its age is that of its request."""
 
     instant: str

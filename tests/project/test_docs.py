@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -88,6 +89,20 @@ def test_each_public_name_has_an_example_that_runs(tmp_path: Path) -> None:
         for code in [*map(docs_site.with_imports, codes), *map(docs_site.example, filter(docs_site.is_error, TREE))]:
             exec(code, scope)
     assert [name for name in docs_site.NAMES if not docs_site.example(name)] == []
+
+
+@pytest.mark.deep
+def test_examples_are_typed(tmp_path: Path) -> None:
+    """Those of names, and the files of `deploy/examples`, as a user's strict type checker sees them."""
+    given = "import pyarrow as pa\nfrom pyspark.sql import SparkSession\ntrips: pa.Table\nspark: SparkSession\n"
+    for number, code in enumerate(docs_site.stories().values()):
+        (tmp_path / f"story_{number}.py").write_text(given + docs_site.with_imports(code))
+    files = map(str, [*tmp_path.glob("*.py"), *(ROOT / "deploy/examples").glob("*.py")])
+    strict = ("--strict", f"--config-file={ROOT / 'pyproject.toml'}", f"--cache-dir={ROOT / '.mypy_cache'}")
+    command = [sys.executable, "-m", "mypy", *strict, *files]
+    environment = {**os.environ, "MYPYPATH": f"{ROOT}:{ROOT / 'deploy/examples'}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.spark

@@ -5,21 +5,34 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
+from functools import partial
+from inspect import Parameter, isfunction, signature
 from pathlib import Path
 from typing import Any, Protocol
 
+import duckdb
+import pandas
+import polars
 import pyarrow as pa
 import pytest
 
+import phantombase
 from phantombase import (
     AsyncCompaction,
     CleanOptions,
     ExecuteOptions,
     Limit,
     LocalRunner,
+    PhantombaseError,
     PinOptions,
+    RunningSpark,
+    SparkRunner,
+    SyncOptions,
+    UnsupportedError,
     UsageError,
+    Writer,
     cancel,
     compact,
     erase,
@@ -239,6 +252,7 @@ IN_PYTHON: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda path: compact(path, output="x"), "not a value of output; expected OutputOptions"),  # type: ignore[arg-type]
     (lambda path: schedule(path, CleanOptions()), "not a value of options; expected ScheduleOptions"),  # type: ignore[arg-type]
     (lambda path: schedule(path, lock=5), "not a value of lock; expected a text; found 5"),  # type: ignore[arg-type]
+    (lambda path: schedule(path, lock="zk:a:1/b", dry_run=True), "unknown lock provider; at .*found zk:a:1/b"),
     (lambda path: schedule(path, sole_writer="no"), "not a value of sole_writer; expected True or False"),  # type: ignore[arg-type]
     (lambda path: pause(path, "x", until="2030-01-01"), "not a value of until; expected a datetime"),  # type: ignore[arg-type]
     (lambda path: pause(path, "x", services=[1]), "nothing that can be paused.*found 1"),  # type: ignore[list-item]
@@ -250,7 +264,7 @@ IN_PYTHON: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda path: read(path).to_duckdb("x"), "not a connection of DuckDB"),  # type: ignore[arg-type]
     (lambda path: pause(path, "x", services=3), "not services"),  # type: ignore[arg-type]
     (lambda path: spark_read(None, path), "not a session of Spark"),  # type: ignore[arg-type]
-    (lambda _: Limit("x"), "not a time limit"),  # type: ignore[arg-type]
+    (lambda _: Limit("x"), "not a value of seconds"),  # type: ignore[arg-type]
     (lambda _: LocalRunner(0), "a whole number above 0"),
     (lambda path: AsyncCompaction(path, "x"), "not a runner"),  # type: ignore[arg-type]
     (lambda _: PinOptions(name="a/b", for_s=60), "name"),
@@ -269,6 +283,151 @@ def test_a_mistake_in_python(table: Path) -> None:
         with pytest.raises(UsageError, match=what):
             call(table)
     assert traces(table) == before
+
+
+TRIPS = pa.table({"id": ["a", "b"], "zone": ["n", "s"], "ts": [1, 2], "fare": [1.0, 2.0]})
+
+
+def _with(name: str, values: Any) -> pa.Table:
+    """The rows with another column of this name."""
+    where = TRIPS.schema.get_field_index(name)
+    return TRIPS.append_column(name, values) if where < 0 else TRIPS.set_column(where, name, values)
+
+
+def _broken() -> Iterator[pa.RecordBatch]:
+    yield TRIPS.to_batches()[0]
+    raise ValueError("it broke")
+
+
+def _closed_relation() -> object:
+    with duckdb.connect() as connection:
+        return connection.sql("SELECT 'a' AS id")
+
+
+WRONG_ROWS: tuple[tuple[Callable[[], Any], str], ...] = (
+    (lambda: TRIPS.rename_columns(["ID", "zone", "ts", "fare"]), "lack columns.*at .*expected id.*rename ID to id"),
+    (lambda: TRIPS.rename_columns(["id", "zone", "tss", "fare"]), "expected ts;.*rename tss to ts"),
+    (lambda: TRIPS.append_column("ID", TRIPS["id"]), "names are the same, ignoring case"),
+    (lambda: TRIPS.append_column("fare", TRIPS["fare"]), "two columns"),
+    (lambda: TRIPS.drop(["zone"]), "expected zone"),
+    (lambda: TRIPS.drop(["ts"]), "expected ts"),
+    (lambda: pa.table({}), "found no columns"),
+    (lambda: _with("id", pa.array(["a", None])), "rows without a record key.*1 of 2"),
+    (lambda: _with("id", pa.array(["a", ""])), "rows without a record key"),
+    (lambda: _with("ts", pa.array([1, None])), "rows without an ordering value"),
+    (lambda: _with("ts", pa.array([{"a": 1}] * 2)), "ts: .*struct<a: int64>"),
+    (lambda: _with("id", pa.array([["a"]] * 2)), "id: .*list<element: string>"),
+    (lambda: _with("zone", pa.array(["../x", "s"])), "not paths inside the table"),
+    (lambda: _with("zone", pa.array(["x" * 300, "s"])), "too long for a folder"),
+    (lambda: _with("x", pa.array([1, 2], pa.uint64())), "no column can have this type.*x: uint64"),
+    (lambda: _with("x", pa.array([1, 2], pa.duration("s"))), "x: duration"),
+    (lambda: _with("x", pa.array([1, 2], pa.timestamp("ns"))), "do not fit|does not fit|no column"),
+    (lambda: _with("x", pa.array([[(1, 2)], []], pa.map_(pa.int32(), pa.int32()))), "maps need text keys"),
+    (lambda: _with("a b", TRIPS["fare"]), "not a column name that Avro allows"),
+    (lambda: _with("", TRIPS["fare"]), "not a column name"),
+    (lambda: pandas.DataFrame({"id": ["a", 1], "zone": "n", "ts": 1}), "cannot be read as Arrow; found pandas"),
+    (lambda: pandas.Series([1]), "not rows"),
+    (lambda: pandas.DataFrame, "not rows"),
+    (lambda: polars.DataFrame({"id": ["a"]}).lazy(), "Collect it first"),
+    (lambda: polars.DataFrame({"id": ["a"], "x": polars.Series([object()], dtype=polars.Object)}), "Python objects"),
+    (lambda: polars.Series("id", ["a"]), "cannot be read as Arrow"),
+    (_closed_relation, "Connection has already been closed"),
+    (lambda: pa.RecordBatchReader.from_batches(TRIPS.schema, _broken()), "RecordBatchReader: .*it broke. "),
+    (lambda: [{"id": "a"}], "not rows"),
+    (lambda: "trips.parquet", "not rows"),
+)
+"""Rows, and what the one line about them says."""
+
+
+def test_rows_that_cannot_be_written(tmp_path: Path) -> None:
+    """No table is made for them, and one that is there stays as it is."""
+    there, new = tmp_path / "there", tmp_path / "new"
+
+    def write(rows: Any, path: Path) -> None:
+        writer(rows).table("t").key("id").partition("zone").ordering("ts").upsert(path)
+
+    write(TRIPS, there)
+    before = traces(tmp_path)
+    for rows, what in WRONG_ROWS:
+        for path in (new, there):
+            with pytest.raises((UsageError, UnsupportedError), match=what) as raised:
+                write(rows(), path)
+            assert "\n" not in str(raised.value)
+            assert "Traceback" not in str(raised.value)
+    assert traces(tmp_path) == before
+
+
+def test_a_table_that_went_away(tmp_path: Path) -> None:
+    """While it is read, or between the description and the read."""
+    writer(TRIPS).table("t").key("id").upsert(tmp_path / "t")
+    rows, batches = read(tmp_path / "t"), read(tmp_path / "t").batches()
+    shutil.rmtree(tmp_path / "t")
+    uses = (list, len, lambda of: of.to_arrow(), lambda of: of.to_polars(), lambda of: of.to_pandas())
+    for use in (*uses, lambda _: list(batches)):
+        with pytest.raises(PhantombaseError, match=str(tmp_path / "t")):
+            use(rows)
+    assert not list(tmp_path.iterdir())
+
+
+_ODD = (None, -1, float("nan"), 10**30, "\0", b"x", ["x"], [1], {1: 2}, object(), int)
+_GIVEN = {"instant": "20260101000000000", "keys": ["a"], "options": SyncOptions(to="hive:127.0.0.1:1"), "reason": "x"}
+_MADE = (AsyncCompaction, Limit, LocalRunner, RunningSpark, SparkRunner)
+
+
+def _odd_calls(call: Callable[..., Any], given: dict[str, Any]) -> Iterator[Callable[[], Any]]:
+    """With each option of another kind, with one that is unknown, and with too many."""
+    form = signature(call)
+    for one in form.parameters.values():
+        for odd in _ODD:
+            if one.kind is Parameter.VAR_POSITIONAL:
+                yield partial(call, odd)
+            elif one.kind is not Parameter.VAR_KEYWORD:
+                yield partial(call, **{**given, one.name: odd})
+    many = any(one.kind is Parameter.VAR_POSITIONAL for one in form.parameters.values())
+    yield from (partial(call, **given, unknown=1), *(() if many else (partial(call, *_ODD),)))
+
+
+def _odd_kinds(path: Path) -> Iterator[Callable[[], Any]]:
+    """Of classes that users make, and of what describes a write."""
+    found = [getattr(phantombase, name) for name in phantombase.__all__]
+    for one in found:
+        if isinstance(one, type) and (one in _MADE or (is_dataclass(one) and one.__name__.endswith("Options"))):
+            given = {"path": str(path), "runner": LocalRunner(1)} if one is AsyncCompaction else {}
+            needs = {"to": "hive:127.0.0.1:1"} if one is SyncOptions else {"name": "a", "for_s": 60}
+            yield from _odd_calls(one, needs if one in (SyncOptions, PinOptions) else given)
+    for name, method in vars(Writer).items():
+        if isfunction(method) and not name.startswith("_"):
+            needed = {"path": path, "place": path, "name": "t", "kind": "SIMPLE", "to": "hive:127.0.0.1:1", "count": 1}
+            form = signature(method).parameters.values()
+            given = {one.name: needed.get(one.name) for one in form if one.default is Parameter.empty}
+            known = {name: value for name, value in given.items() if value is not None}
+            yield from _odd_calls(getattr(writer(_ROWS).table("t").key("id"), name), known)
+
+
+def _odd_verbs(path: Path) -> Iterator[Callable[[], Any]]:
+    """Of all that is done to a table."""
+    for call in (one for name in phantombase.__all__ if isfunction(one := getattr(phantombase, name))):
+        form = signature(call).parameters
+        given = {"table": path, "path": path, **_GIVEN, **({"dry_run": True} if "dry_run" in form else {})}
+        needed = {one for one in form if form[one].default is Parameter.empty or one == "dry_run"} - {"tables"}
+        yield from _odd_calls(call, {name: value for name, value in given.items() if name in needed})
+
+
+@pytest.mark.parametrize("calls", [_odd_kinds, _odd_verbs])
+def test_no_odd_value_ends_in_an_error_of_python(
+    calls: Callable[[Path], Iterator[Callable[[], Any]]], table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is taken, or an error of the tree says in one line what is wrong."""
+    shutil.copytree(table, tmp_path / "table")
+    monkeypatch.chdir(tmp_path)
+    left = []
+    for call in calls(tmp_path / "table"):
+        try:
+            call()
+        except Exception as error:
+            if not isinstance(error, PhantombaseError) or "\n" in str(error):
+                left.append((call, repr(error)))
+    assert left == []
 
 
 NO_EFFECT: tuple[tuple[tuple[str, ...], str], ...] = (

@@ -12,9 +12,12 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Sequence
-from dataclasses import is_dataclass
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from importlib import metadata
+from inspect import isfunction, signature
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pyarrow as pa
 import pytest
@@ -28,6 +31,7 @@ from phantombase import PausedError, UsageError
 from phantombase.compactor_daemon.cli import main as compactor
 from phantombase.timeline import errors
 from phantombase.timeline.cli import main as timeline
+from tests.project.every_command import every_command
 from tests.project.notebook_page import page
 from tests.project.rooms import modules
 from tests.support.golden_tables import unzip_golden
@@ -380,6 +384,111 @@ def test_what_a_command_does_is_a_call() -> None:
     assert {name for name in commands if not hasattr(phantombase, name.replace("-", "_"))} == {"repair-times"}
 
 
+_CALLS = {"savepoint create": "savepoint", "savepoint list": "savepoints", "savepoint delete": "delete_savepoint"}
+_CLUSTER_OF_MACHINES = "a call is about one table, in this process: commands ask the fleet"
+_AS_HUDI_NAMES_IT = "each name of Hudi is a field of the options: docs/reference/hudi-names.md"
+_OF_TABLE = "a call takes a Table, whose clock is `Table.open(path).with_clock(...)`"
+_IN_OPTIONS = "a field of the options of its service, which the call of that service takes"
+_ONLY_COMMANDS = {
+    "tables": "a call is about one table",
+    "--json": "results are values",
+    "--log-level": "logging is Python's: the logger `phantombase`",
+    "--verbose": "as --log-level",
+    "--config": "a file is read by `writer(...).config`; options are objects",
+    "--conf": _AS_HUDI_NAMES_IT,
+    "--props": _AS_HUDI_NAMES_IT,
+    "--timezone": _OF_TABLE,
+    "--clock-skew": _OF_TABLE,
+    **dict.fromkeys(("--root", "--catalog", "--include", "--exclude"), _CLUSTER_OF_MACHINES),
+    "--zookeeper": _CLUSTER_OF_MACHINES,
+    "--watch": "a loop",
+    "--overwrite": "of --output",
+    "--drop-metadata-table": "WriteOptions.drop_metadata_table",
+    "compact --schedule": "`schedule`, or `maintain`",
+    "compact --sole-writer": "of --schedule",
+    "compact --dry-run": "`schedule(dry_run=True)`, and `status(...).pending`",
+    "pause --for": "until",
+    "pause --dry-run": "it would only say that it pauses",
+    "resume --dry-run": "`status(...).paused` has the pauses",
+    "history --since": "the result is an Arrow table, which is filtered",
+    "history --kind": "as --since",
+    "history --output": "as --since",
+    "read --output": "`to_arrow`, `to_polars`, ... write files",
+    "cluster --cancel": "`cancel`, for one instant",
+    "metadata --create": "`build_metadata`",
+    "metadata --rebuild": "`build_metadata(rebuild=True)`",
+    **dict.fromkeys(
+        (f"metadata --{one}" for one in ("indexes", "pending-wait", "record-index-groups")), "BuildOptions"
+    ),
+    "metadata --memory-limit": "BuildOptions",
+    "orphans --dry-run": "the default; `remove=True` removes",
+}
+"""Options of commands that are no parameter of the call and no field of what it takes, with the reason."""
+
+
+def _names_of(hint: Any, seen: frozenset[Any] = frozenset()) -> set[str]:
+    """The fields of the dataclasses in a hint, and of theirs."""
+    names = set()
+    for kind in {hint, *get_args(hint)} - seen:
+        if is_dataclass(kind):
+            hints = get_type_hints(kind)
+            for one in fields(kind):
+                names |= {one.name, one.metadata.get("flag") or one.name, one.name.removesuffix("_s")}
+                names |= _names_of(hints[one.name], seen | {kind})
+    return {name.replace("_", "-") for name in names}
+
+
+def test_an_option_of_a_command_is_one_of_its_call() -> None:
+    """By name; `_ONLY_COMMANDS` says where else it is, or why it is not."""
+    unused, missing = set(_ONLY_COMMANDS), []
+    for _, words, command in every_command():
+        name = " ".join(words)
+        call = getattr(phantombase, _CALLS.get(name, words[0].replace("-", "_")), None)
+        if words[0] in _NO_CALLS or call is None:
+            continue
+        hints = get_type_hints(call)
+        known = {one.replace("_", "-") for one in signature(call).parameters}
+        known |= {one for of, hint in hints.items() if of != "return" for one in _names_of(hint)}
+        known |= {"storage-option", "path", "all" if "table" in known else ""}
+        for param in command.params:
+            option = param.opts[0]
+            own = {word.lstrip("-") for word in param.opts} | {(param.name or "").replace("_", "-")}
+            excused = {option, f"{name} {option}"} & set(_ONLY_COMMANDS)
+            service = name == "maintain" and option.startswith(_OPTIONS_OF_SERVICES)
+            zookeeper = option.startswith("--zookeeper")
+            unused -= excused
+            if not (own & known or excused or service or zookeeper):
+                missing.append(f"{name} {option}")
+    assert missing == []
+    assert unused == set()
+
+
+_OPTIONS_OF_SERVICES = ("--metadata-", "--cluster-", "--clean-", "--orphans-", "--sync-", "--archive-")
+_NOT_PUBLIC = frozenset(("StorageOptions", "ServiceOptions", "RunService"))
+"""A dictionary is given; what `maintain` takes is the options themselves; what the daemon calls."""
+
+
+def test_what_is_taken_and_returned_can_be_imported() -> None:
+    public = {getattr(phantombase, name) for name in phantombase.__all__ if name != "__version__"}
+    left = set()
+    for one in public - {phantombase.Table}:
+        made = is_dataclass(one) and isinstance(one, type)
+        of = [one] if made or isfunction(one) else []
+        if isinstance(one, type):
+            every = (method.fget if isinstance(method, property) else method for method in vars(one).values())
+            of += [method for method in every if isfunction(method) and not method.__name__.startswith("_")]
+        for each in of:
+            with suppress(NameError):  # a type of a library that is imported late
+                kinds = [*get_type_hints(each).values()]
+                while kinds:
+                    kind = kinds.pop()
+                    kinds += get_args(kind)
+                    ours = isinstance(kind, type) and kind.__module__.startswith("phantombase.")
+                    if ours and kind not in public and not kind.__module__.endswith("filter.tree"):
+                        left.add(kind.__name__)
+    assert left == _NOT_PUBLIC
+
+
 def test_a_session_of_calls(tmp_path: Path) -> None:
     """Paths of pathlib, values that show themselves shortly, and as tables in a notebook; no lock, no change."""
     path, rows = tmp_path / "rides", pa.table({"id": ["a", "b", "c"], "ts": [1, 2, 3]})
@@ -400,7 +509,11 @@ def test_a_session_of_calls(tmp_path: Path) -> None:
     phantombase.delete_savepoint(path, kept.instant, sole_writer=True)
     planned = phantombase.schedule(path, sole_writer=True)
     assert planned.instant is not None
-    assert phantombase.status(path).pending
+    now = phantombase.status(path)
+    assert now.pending
+    assert now.verdict
+    assert now.outlook
+    assert phantombase.status(path, brief=True).outlook is None
     assert phantombase.unschedule(path, planned.instant, sole_writer=True).instant == planned.instant
     again = phantombase.schedule(path, sole_writer=True)
     assert again.instant is not None
@@ -427,6 +540,25 @@ def test_a_session_of_calls(tmp_path: Path) -> None:
     secret = phantombase.writer(rows, storage_options={"aws_secret_access_key": "hidden"})
     assert "hidden" not in secret._repr_html_() + repr(secret)
     assert "\n" not in repr(secret)
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all that is used later, from another folder."""
+    monkeypatch.chdir(tmp_path)
+    rows, path = pa.table({"id": ["a"], "ts": [1]}), Path("rides")
+    for _ in range(2):
+        phantombase.writer(rows).table("rides").key("id").ordering("ts").upsert(path)
+    phantombase.schedule(path, sole_writer=True)
+    found, work = phantombase.read(path), phantombase.plan_compaction(path)
+    compaction = phantombase.AsyncCompaction(path, phantombase.LocalRunner(threads=1))
+    sink = phantombase.writer().foreach_batch(path)
+    monkeypatch.chdir("/")
+    assert work is not None
+    assert [task.execute().rows for task in work.tasks] == [1]
+    sink(rows, 0)
+    with compaction:
+        assert len(found) == 1
+    assert compaction.errors == ()
 
 
 @pytest.mark.deep

@@ -31,7 +31,7 @@ from ..view.witness import Flaw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mistimed:
+class Mistimed(Shown):
     """A completed file with a wrong time. `modified`: the wrong time as an instant time; `why`: what it contradicts."""
 
     instant: str

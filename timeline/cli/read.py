@@ -9,8 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date, datetime
-from datetime import time as time_of_day
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +16,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
+from ..codec.columns import as_json
 from ..errors import UsageError
 from ..read.changes import plan
 from ..read.export import check_output, export_file, export_stream
@@ -105,20 +104,16 @@ def _shown(table: Table, options: ReadOptions) -> CommandResult:
 
 
 def _plain_rows(rows: pa.Table) -> list[Row]:
-    # Arrow prints every moment; Python has none after the year 9999.
-    texts = [c.cast(pa.string()) if pa.types.is_temporal(c.type) else c for c in rows.columns]
-    found = pa.Table.from_arrays(texts, names=rows.schema.names).to_pylist()
+    found = pa.Table.from_arrays([as_json(one) for one in rows.columns], names=rows.schema.names).to_pylist()
     return [{name: _plain_value(value) for name, value in row.items()} for row in found]
 
 
 def _plain_value(value: Any) -> Any:
-    """A value as JSON has it: moments as text, bytes as hex digits, decimals and floats without a number as text."""
+    """A value as JSON has it: bytes as hex digits, floats without a number as text; for others see `as_json`."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if isinstance(value, datetime | date | time_of_day):
-        return value.isoformat()
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, dict):

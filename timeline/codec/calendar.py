@@ -24,8 +24,7 @@ import pyarrow.parquet as pq
 
 from ..clocks import utc_now
 from ..errors import UnsupportedError
-from .columns import leaf_types, list_parts
-from .conform import null_mask
+from .columns import leaf_types, leaves_changed
 
 _VERSION = "org.apache.spark.version"
 NEW_CALENDAR: Mapping[str, str] = {_VERSION: "3.5.0"}
@@ -68,18 +67,10 @@ class OldCalendar:
         return any(_has_dates(field) for field in schema)
 
     def _moved(self, array: Any, leaves: Iterator[str]) -> Any:
+        return leaves_changed(array, lambda leaf: self._leaf(leaf, next(leaves)))
+
+    def _leaf(self, array: Any, physical: str) -> Any:
         kind = array.type
-        if pa.types.is_struct(kind):
-            parts = [self._moved(array.field(i), leaves) for i in range(kind.num_fields)]
-            return pa.StructArray.from_arrays(parts, fields=list(kind), mask=null_mask(array))
-        if pa.types.is_map(kind):
-            offsets, pairs = list_parts(array)
-            keys, items = self._moved(pairs.field(0), leaves), self._moved(pairs.field(1), leaves)
-            return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=null_mask(array))
-        if pa.types.is_list(kind):
-            offsets, values = list_parts(array)
-            return pa.ListArray.from_arrays(offsets, self._moved(values, leaves), type=kind, mask=null_mask(array))
-        physical = next(leaves)
         if pa.types.is_date32(kind):
             return _moved_days(array) if self.dates else array
         if pa.types.is_timestamp(kind) and (physical == _OLD_TIMES or kind.tz is not None):

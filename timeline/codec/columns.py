@@ -8,7 +8,7 @@ compared in declared order. Floats follow `Double.compareTo` (-0.0 < 0.0 < NaN);
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -128,6 +128,67 @@ def list_parts(array: Any) -> tuple[pa.Array, pa.Array]:
     values = array.values.slice(start, offsets[-1].as_py() - start)
     # Computed also when they begin with 0: Arrow cannot build a list from a slice of offsets together with a mask.
     return pc.subtract(offsets, offsets[0]).cast(pa.int32()), values
+
+
+def null_mask(array: pa.Array) -> pa.Array | None:
+    """Which values are null, for building a new array; None if there are no nulls."""
+    return array.is_null() if array.null_count else None
+
+
+def leaves_changed(array: Any, change: Callable[[Any], Any]) -> Any:
+    """The array with what `change` makes of each of its leaves, in the order that they have in Parquet."""
+    kind = array.type
+    if pa.types.is_struct(kind) and kind.num_fields:
+        parts = [leaves_changed(array.field(i), change) for i in range(kind.num_fields)]
+        fields = [one.with_type(part.type) for one, part in zip(kind, parts, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=null_mask(array))
+    if pa.types.is_map(kind):
+        offsets, pairs = list_parts(array)
+        keys, items = (leaves_changed(pairs.field(i), change) for i in range(2))
+        kind = pa.map_(kind.key_field.with_type(keys.type), kind.item_field.with_type(items.type))
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=null_mask(array))
+    if pa.types.is_list(kind):
+        offsets, values = list_parts(array)
+        values = leaves_changed(values, change)
+        kind = pa.list_(kind.value_field.with_type(values.type))
+        return pa.ListArray.from_arrays(offsets, values, type=kind, mask=null_mask(array))
+    return change(array)
+
+
+_NO_TEXT = "^<value out of range: (-?[0-9]+)>Z?$"
+
+
+def time_text(times: Any) -> Any:
+    """Dates and times as text. One that Arrow has no text for, beyond the year 32767 or the day, is its number."""
+    if not pa.types.is_timestamp(times.type) or times.type.tz is None:
+        return pc.replace_substring_regex(times.cast(pa.string()), _NO_TEXT, r"\1")
+    # Arrow prints a wrong year for such a time with a zone.
+    text = times.cast(pa.timestamp(times.type.unit)).cast(pa.string())
+    return pc.replace_substring_regex(pc.binary_join_element_wise(text, "Z", ""), _NO_TEXT, r"\1")
+
+
+def has_no_text(column: pa.ChunkedArray) -> bool:
+    """Whether it is one of dates or times, and Arrow has no text for some, see `time_text`."""
+    if not pa.types.is_temporal(column.type):
+        return False
+    ends = pc.min_max(column)
+    texts = time_text(pa.array([ends["min"], ends["max"]], column.type))
+    return bool(pc.any(pc.match_substring_regex(texts, "^-?[0-9]+$")).as_py())
+
+
+def as_json(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values as JSON has them, at any depth: dates and times as in ISO 8601, see `time_text`, decimals as text,
+    floats by the digits that they have as such."""
+    return pa.chunked_array([leaves_changed(one, _json_leaf) for one in column.chunks or [pa.nulls(0, column.type)]])
+
+
+def _json_leaf(values: Any) -> Any:
+    kind = values.type
+    if pa.types.is_float32(kind):
+        return values.cast(pa.string()).cast(pa.float64())
+    if pa.types.is_temporal(kind):
+        return pc.replace_substring(time_text(values), " ", "T")
+    return values.cast(pa.string()) if pa.types.is_decimal(kind) else values
 
 
 MANY_BYTES = 1 << 30

@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import MalformedError, UnsupportedError
-from .columns import list_parts
+from .columns import list_parts, null_mask
 from .stored_names import SAME_NAMES, Names, names_in
 
 _PARTS = r"^(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?(?:e(?P<power>[-+]?[0-9]+))?$"
@@ -305,11 +305,6 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
     if types.is_nested(kind) and value:
         raise TypeError(value)
     return pa.scalar([] if types.is_map(kind) else value, kind)
-
-
-def null_mask(array: pa.Array) -> pa.Array | None:
-    """Which values are null, for building a new array; None if there are no nulls."""
-    return array.is_null() if array.null_count else None
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -12,13 +12,14 @@ from ..errors import LedgerError, MissingFileError, PhantombaseError
 from ..format.commit_metadata import LEDGER, CommitMetadata, WriteStat
 from ..format.instant import Instant
 from ..format.ledger import Ledger, decode_ledgers, total
+from ..shown import Shown
 from ..table.table import Snapshot, Table
 from ..terminal.text_table import moment
 from ..view.view import GroupDebt, TableView, debt_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backlog:
+class Backlog(Shown):
     """Log files that no pending plan holds: each read merges them until they are compacted."""
 
     file_groups: int

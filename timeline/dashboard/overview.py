@@ -20,6 +20,7 @@ from ..instants.timeline import Timeline, commits_since_compaction
 from ..instants.triggers import TriggerOptions, TriggerStrategy, triggered
 from ..locks.heartbeat import is_live, read_heartbeat
 from ..locks.pause import readable_pauses
+from ..shown import Shown
 from ..table.table import Table, open_metadata_table
 from ..terminal.text_table import moment
 from .verdict import TablePause, Unfinished
@@ -102,7 +103,7 @@ _SHOWN = (TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST, TriggerStrategy.NUM_CO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerProgress:
+class TriggerProgress(Shown):
     """Whether a trigger fires, and how far it is."""
 
     trigger: TriggerStrategy

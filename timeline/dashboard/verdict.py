@@ -160,7 +160,7 @@ class DuePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Freshness:
+class Freshness(Shown):
     """The age of the oldest row in no base file, in seconds, 0 without one; the goal, if there is one; and `why` the
     lag is near the goal or over it."""
 
@@ -194,7 +194,7 @@ class Unfinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TablePause:
+class TablePause(Shown):
     """`what`: in one line. `ends_s`: how soon it ends by itself, None: not before it is removed. One that cannot be
     read has its error in `problem`."""
 

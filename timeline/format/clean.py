@@ -29,6 +29,7 @@ from ..codec.avro_container import (
     write_record,
 )
 from ..errors import MalformedError, UnsupportedError
+from ..shown import Shown
 from ..storage.folders import as_uri, inside_table
 from .file_name import parse_data_file
 
@@ -36,7 +37,7 @@ _SAVEPOINT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Savepoint:
+class Savepoint(Shown):
     """A retained state: `files` are the names of its base and log files, by partition. `made_ms`: since the epoch."""
 
     user: str

@@ -27,6 +27,7 @@ from ..codec.avro_container import (
     write_record,
 )
 from ..errors import MalformedError, UnsupportedError
+from ..shown import Shown
 from ..storage.folders import inside_table, join
 from .file_name import CHANGE_LOG
 
@@ -62,7 +63,7 @@ def operation_metrics(log_files: int, log_bytes: int, read_bytes: int, write_byt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionOperation:
+class CompactionOperation(Shown):
     """One file group to compact: the slice's base file, if any, and its log files in log order.
     File names are relative to the partition. The names of `metrics` state their units."""
 
@@ -87,7 +88,7 @@ class CompactionOperation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionStrategy:
+class CompactionStrategy(Shown):
     """How Hudi must execute the plan; set for log compactions."""
 
     compactor_class_name: str | None = None
@@ -96,7 +97,7 @@ class CompactionStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionPlan:
+class CompactionPlan(Shown):
     """What a compaction must merge. `missing_schedule_partitions` is None in plans of Hudi 0.15.
     `preserve_hoodie_metadata` has no effect: the meta columns of rows are always preserved. `action`: compaction or
     logcompaction; it comes from the name of the plan's file, not from its content."""

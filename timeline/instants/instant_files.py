@@ -127,7 +127,7 @@ class InstantFiles:
                 return decode(storage.read(path), path)
             except MalformedError as error:
                 if is_last:
-                    raise error.advising(_torn_todo(instant)) from error
+                    raise error.below(storage.base_path).advising(_torn_todo(instant)) from error
                 storage = without_snapshot(storage)
         raise AssertionError("the last try raises")
 

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from ..errors import UsageError
 from ..format.instant import parse_time
-from ..option import check_least, idle_of, option
+from ..option import check_least, idle_of, option, spelled_class
 from .timeline import Timeline, delta_commits, since_completed, since_request
 
 GATE_S_MAX = 300.0
@@ -36,6 +36,7 @@ BY_TIME = (TriggerStrategy.TIME_ELAPSED, TriggerStrategy.NUM_AND_TIME, TriggerSt
 """Those for which seconds count."""
 
 
+@spelled_class
 @dataclass(frozen=True, kw_only=True)
 class TriggerOptions:
     """When to request a compaction (stages: trigger, gate). The default strategy is not Hudi's: NUM_COMMITS fires at
@@ -147,6 +148,7 @@ class Urgency(Enum):
     RADICAL = "radical"
 
 
+@spelled_class
 @dataclass(frozen=True, kw_only=True)
 class UrgencyOptions:
     """Urgency of the table, and of partitions by pattern: the first match counts (Paimon's lookup compaction).

@@ -21,6 +21,7 @@ from typing import Final
 from ..clocks import clock_ms, utc_text
 from ..errors import MalformedError, MissingFileError, PausedError, PhantombaseError
 from ..instants.reserved_times import record_names
+from ..option import spelled_class
 from ..record_fields import Fields
 from ..shown import Shown
 from ..storage.contract import Storage
@@ -33,6 +34,7 @@ SILENCE = "alerts"
 _PREFIX = "0-pause-"
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause(Shown):
     """`until_ms`: since the epoch, None: until it is removed. `services`: those that wait; none: all."""

@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, quote
 
 from ..errors import UsageError, reason_of
 from ..event_log import get_logger
+from ..shown import Shown
 
 _log = get_logger()
 _FIELDS = {name: name.replace("-", "_") for name in ("ca", "cert", "key", "digest-file", "sasl", "sasl-file")}
@@ -33,7 +34,7 @@ _SERVICE = "zookeeper"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ZooKeeperAccess:
+class ZooKeeperAccess(Shown):
     """Credentials for ZooKeeper. `ca`, `cert`, `key`: PEM files; any of them turns TLS on. `digest_file`, `sasl_file`:
     USER:PASSWORD. UsageError: a file does not exist, or only one of two settings that belong together is given."""
 

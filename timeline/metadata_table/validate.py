@@ -27,6 +27,7 @@ from ..format.log_block import BlockKind, scan_blocks
 from ..instants.timeline import Timeline
 from ..merge.slice_stream import SliceStream
 from ..merge.table_rules import slice_rules
+from ..shown import Shown
 from ..storage.contract import Entry
 from ..storage.folders import join
 from ..table.table import Snapshot, Table, from_one_snapshot, open_metadata_table
@@ -46,7 +47,7 @@ _LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Shown):
     """One file, or a partition if `name` is None, about which storage and metadata table disagree.
     Sizes in bytes, None on the side that lacks it. Partitions have no size: 0 on a side that has it."""
 
@@ -63,7 +64,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(Shown):
     """What was compared, and where the two differ, by partition and name."""
 
     partitions: int

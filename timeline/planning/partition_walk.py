@@ -18,6 +18,7 @@ from ..errors import MalformedError
 from ..format.compaction_plan import CompactionPlan
 from ..format.table_config import TableConfig
 from ..prefetch import AHEAD
+from ..shown import Shown
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import join
 from ..view.view_loader import is_partition, subfolders
@@ -100,7 +101,7 @@ class Rule(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOut(Shown):
     partition: str
     file_id: str
     rule: Rule
@@ -112,7 +113,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanNotes:
+class PlanNotes(Shown):
     """Notes of one planning: partitions and file groups examined, bytes that its plans read and write (as Hudi
     estimates them), and the number of files that a reader of all those file groups opens before and after."""
 

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..codec.columns import as_json, has_no_text, time_text
 from ..codec.parquet_write import statistics_columns
-from ..errors import MissingFileError, StorageError, TableChangedError, UsageError, reason_of
+from ..errors import MissingFileError, StorageError, TableChangedError, UnsupportedError, UsageError, reason_of
+from ..option import spelled_class
 from ..shown import as_html
 from ..storage.local import sync
 from ..table.table import Table, from_one_snapshot
@@ -55,6 +56,7 @@ def _installed(package: str) -> Iterator[None]:
         raise UsageError(f"{package} is not installed", todo=f"Install it: pip install {package}.") from None
 
 
+@spelled_class
 @dataclass(frozen=True, repr=False)
 class Rows:
     """The rows of a table as `read` gives them. Each call reads the table again, in its state at that time.
@@ -86,7 +88,9 @@ class Rows:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Each row as a dict, for small results: one batch is held at a time."""
         for batch in self.batches():
-            yield from batch.to_pylist()
+            with self._python():
+                rows = batch.to_pylist()
+            yield from rows
 
     def count(self) -> int:
         """The number of rows; the table is read for it, with one column."""
@@ -134,8 +138,9 @@ class Rows:
         return frame
 
     def to_pandas(self) -> pandas.DataFrame:
-        with _installed("pandas"):
-            frame: pandas.DataFrame = self.to_arrow().to_pandas()
+        rows = self.to_arrow()
+        with _installed("pandas"), self._python():
+            frame: pandas.DataFrame = rows.to_pandas()
         return frame
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
@@ -145,6 +150,16 @@ class Rows:
         if connection is not None and not hasattr(connection, "from_arrow"):
             raise UsageError("not a connection of DuckDB", expected="that of duckdb.connect()", found=repr(connection))
         return (connection or duckdb.default_connection()).from_arrow(self)
+
+    @contextmanager
+    def _python(self) -> Iterator[None]:
+        """UnsupportedError: values that Python has no objects for, such as times after the year 9999."""
+        try:
+            yield
+        except (ValueError, OverflowError) as error:
+            what, path = "Python has no object for a value of the table", self.table.storage.base_path
+            todo = "Take the rows with to_arrow() or to_polars(), or leave the column out."
+            raise UnsupportedError(what, path=path, found=reason_of(error), todo=todo) from error
 
     def _pinned(self) -> AbstractContextManager[None]:
         return pinned(lambda: self.table.snapshot(cached=False), self.options, self.pin)
@@ -303,10 +318,31 @@ def _writer(sink: pa.NativeFile, suffix: str, schema: pa.Schema) -> Any:
     if suffix == ".csv":
         from pyarrow.csv import CSVWriter  # only here: a read that is not written loads less
 
-        return CSVWriter(sink, schema)
+        return _Csv(sink, CSVWriter(sink, schema))
     if suffix in _JSON_SUFFIXES:
         return _JsonLines(sink)
     return pq.ParquetWriter(sink, schema, write_statistics=statistics_columns(schema))
+
+
+@dataclass(frozen=True)
+class _Csv:
+    """CSV as Arrow writes it, but for times that it has no text for, see `time_text`."""
+
+    sink: pa.NativeFile
+    usual: Any
+
+    def write_table(self, rows: pa.Table, most: int) -> None:
+        from pyarrow import csv  # as in `_writer`
+
+        columns = [time_text(one) if has_no_text(one) else one for one in rows.columns]
+        if [one.type for one in columns] == rows.schema.types:
+            self.usual.write_table(rows, most)
+        else:
+            shown = pa.table(columns, names=rows.schema.names)
+            csv.write_csv(shown, self.sink, csv.WriteOptions(include_header=False))
+
+    def close(self) -> None:
+        self.usual.close()
 
 
 @dataclass(frozen=True)
@@ -318,7 +354,7 @@ class _JsonLines:
     def write_table(self, rows: pa.Table, _: int) -> None:
         import orjson  # few reads write JSON
 
-        columns = [_as_json(column) for column in rows.columns]
+        columns = [as_json(column) for column in rows.columns]
         for part in pa.table(columns, names=rows.schema.names).to_batches(max_chunksize=_JSON_ROWS):
             lines = part.to_pylist(maps_as_pydicts="lossy")
             self.sink.write(b"".join(orjson.dumps(one, str, orjson.OPT_APPEND_NEWLINE) for one in lines))
@@ -328,17 +364,6 @@ class _JsonLines:
 
 
 _JSON_ROWS = 1 << 14
-
-
-def _as_json(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values that JSON has: times as in ISO 8601, decimals as text, floats by the digits that they have as such."""
-    kind = column.type
-    if pa.types.is_float32(kind):
-        return column.cast(pa.string()).cast(pa.float64())
-    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
-        column = column.cast(pa.string())
-        return pc.replace_substring(column, " ", "T") if pa.types.is_timestamp(kind) else column
-    return column
 
 
 def _check_writable(schema: pa.Schema, output: Path) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from ..errors import ConflictError, MissingFileError, UsageError
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
-from ..option import check_least, duration_s
+from ..option import check_kinds, check_least, duration_s, spelled_class
 from ..record_fields import Fields
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import RECORD_NAME, RECORDS
@@ -67,12 +67,14 @@ _TIME = re.compile(r"\d{0,17}")
 _TODO = "Nothing may be cleaned before it can be read. If its reader has ended: timeline pins TABLE --release NAME"
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinOptions:
     name: str
     for_s: int
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         checked_name(self.name)
         check_least(self, {"for_s": 1})
 

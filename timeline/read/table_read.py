@@ -217,7 +217,7 @@ def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa
         batch = next(batches, None)
         if batch is None:
             return
-        yield batch if left is None else batch.slice(0, left)
+        yield batch if left is None else batch.slice(0, min(left, batch.num_rows))
         left = None if left is None else left - batch.num_rows
 
 

@@ -299,9 +299,8 @@ def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, st
     named, cloud = dict(environment), url.cloud
     account = settings.of("account_name") or (cloud is AZURE and named.get("AZURE_STORAGE_ACCOUNT_NAME")) or None
     if cloud is AZURE and account is None:
-        raise UsageError(
-            "no account in the URL", path=url.bucket, expected=f"{cloud.expected}, or AZURE_STORAGE_ACCOUNT_NAME"
-        )
+        expected = f"{cloud.expected}, or AZURE_STORAGE_ACCOUNT_NAME"
+        raise UsageError("no account in the URL", path=f"abfs://{url.bucket}/{url.prefix}", expected=expected)
     secrets = secrets_of(cloud, settings, named)
     own = _OPENERS[cloud.name](url, settings, named)
     _check_urls(url, settings, named)

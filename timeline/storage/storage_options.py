@@ -122,7 +122,7 @@ class StorageOptions:
         """UsageError: an unknown name."""
         if isinstance(given, StorageOptions):
             return given
-        if not isinstance(given or {}, Mapping):
+        if given is not None and not isinstance(given, Mapping):
             raise UsageError("not options of a storage", expected="a dictionary, like {'region': 'eu-west-1'}")
         for name in map(str, given or {}):
             if not _is_known(name):

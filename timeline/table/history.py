@@ -26,7 +26,7 @@ import msgspec
 from ..clocks import clock_ms
 from ..errors import MissingFileError
 from ..event_log import get_logger
-from ..option import check_finite, least_of, option
+from ..option import check_finite, least_of, option, spelled_class
 from ..prefetch import at_once
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import RECORDS
@@ -200,6 +200,7 @@ def _end_ms(path: str) -> int:
 # --- estimates, prices, Arrow
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceOptions:
     """What work costs, in any currency. None: nothing."""

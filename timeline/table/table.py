@@ -33,7 +33,7 @@ from ..instants.clock_check import ClockOptions
 from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock, TimelineLoader
 from ..instants.timeline import Timeline
-from ..option import path_text
+from ..option import path_text, spelled
 from ..storage.contract import PrefixStorage, Storage
 from ..storage.folders import HEARTBEATS, HOODIE, METADATA_FOLDER
 from ..storage.open_storage import open_storage
@@ -69,6 +69,7 @@ class Table:
         return f"<{type(self).__name__} {self.storage.base_path}: {kind}, version {self.config.version}>"
 
     @staticmethod
+    @spelled
     def open(path: str | PathLike[str], storage_options: Given = None, *, reading: bool = False) -> Table:
         """The table at a path or URL; `storage_options`: see `StorageOptions`. `reading`: the table is only inspected
         or read, so it may be COPY_ON_WRITE, and its merge rules may be unknown if no merge is needed. NotATableError,
@@ -149,6 +150,7 @@ class Table:
         """The current time in the zone of the table's instants (naive, as instants are)."""
         return self.times.now()
 
+    @spelled
     def age_s(self, time: str) -> float | None:
         """Seconds since an instant time; None for artificial ones such as `00000000000001`."""
         try:
@@ -156,6 +158,7 @@ class Table:
         except UsageError:
             return None
 
+    @spelled
     def point_in_time(self, text: str) -> str:
         """A user's point in time as an instant time: one of the timeline, or see `parse_as_of`. UsageError: neither."""
         try:
@@ -195,10 +198,12 @@ class Table:
 
     # --- view --------------------------------------------------------------------------------------------------
 
+    @spelled
     def partitions(self, under: str = "") -> list[str]:
         """Partition paths at or under a folder, from the table's listing."""
         return [partition for partition, _ in self.listing.below(self.storage, self.config, under)]
 
+    @spelled
     def load_view(self, partition: str | None = None, **asked: Unpack[ViewAsked]) -> TableView:
         """See `ViewLoader.load`."""
         return self.views.load(partition, **asked)

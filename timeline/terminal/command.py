@@ -20,6 +20,7 @@ from typing import Annotated, Any, TypeAlias, get_origin, get_type_hints
 import typer
 from rich.console import Console, RenderableType
 
+from ..errors import PhantombaseError
 from ..option import NUMBERS
 from .console import configure_logging, emit
 from .option_group import OptionGroup, Prefix, group_of, marked, shown, title_of, type_of, value_of
@@ -110,24 +111,31 @@ def command(
             given[name] = {one: given.pop(one) for one in one_each.kinds}
         for name, kind in shared.items():
             given[name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
-        found = function(**given)
-        if not shows:
-            return found
-        failed = 0
-        for number, done in enumerate([found] if isinstance(found, CommandResult) else found):
-            if number:
-                Console().clear()  # of a terminal; in a pipe, results follow each other
-            emit(done.data, as_json, done.render)
-            if done.error and not as_json:
-                typer.echo(f"error: {done.error}", err=True)
-            failed = done.failed
-        if failed:
-            raise typer.Exit(int(failed))
-        return None
+        try:
+            found = function(**given)
+            return _shown(found, as_json) if shows else found
+        except PhantombaseError as error:
+            table = given.get("path") or given.get("table") or getattr(given.get("at"), "table", None)
+            if error.path is not None and isinstance(table, str):
+                error.place(table)
+            raise
 
     run.__signature__ = inspect.Signature(list(params.values()))  # type: ignore[attr-defined]
     run.__annotations__ = {name: p.annotation for name, p in params.items()}
     return run
+
+
+def _shown(found: CommandResult | Iterable[CommandResult], as_json: bool) -> None:
+    failed = 0
+    for number, done in enumerate([found] if isinstance(found, CommandResult) else found):
+        if number:
+            Console().clear()  # of a terminal; in a pipe, results follow each other
+        emit(done.data, as_json, done.render)
+        if done.error and not as_json:
+            typer.echo(f"error: {done.error}", err=True)
+        failed = done.failed
+    if failed:
+        raise typer.Exit(int(failed))
 
 
 def _declared(

@@ -24,6 +24,7 @@ from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.compaction_plan import CompactionPlan
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..gathered import gathered
+from ..shown import Shown
 from ..storage.folders import join
 
 _HEADER = fastavro.parse_schema({"type": "map", "values": "bytes"})
@@ -340,7 +341,7 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flaw:
+class Flaw(Shown):
     """A file of a slice that is not as a completed write names it. `expected`: its recorded bytes, 0 if not recorded.
     `found`: its bytes, None if it is missing. `rows`: the recorded rows of a base file, 0 if not recorded. `whole`:
     names of files of other attempts with the expected size. `is_alone`: its partition has no files. `opener`: of a log

@@ -45,7 +45,7 @@ from phantombase.timeline.audit.ledgers import AUDIT_LOG
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.columns import flat
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import BarrierError
+from phantombase.timeline.errors import BarrierError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock, check_writers_known, table_lock
 from phantombase.timeline.merge.rule import SliceRules
@@ -367,7 +367,11 @@ def erase(
     own = writes or WriteOptions()
     opened = table if isinstance(table, Table) else Table.open(path_text(table), storage_options).with_clock(own.clock)
     is_path = isinstance(keys, str | os.PathLike)
-    asked = read_keys(Path(keys), opened) if is_path else keys_of_rows(in_arrow(keys), opened)
+    rows = None if is_path else in_arrow(keys)
+    if not is_path and not isinstance(rows, pa.Table):
+        expected = "the path of a file, or rows that are, or give, an Arrow table"
+        raise UsageError("not a list of keys", expected=expected, found=type(keys).__name__)
+    asked = read_keys(Path(keys), opened) if rows is None else keys_of_rows(rows, opened)
     return erase_keys(
         opened,
         asked,

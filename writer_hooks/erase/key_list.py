@@ -41,6 +41,7 @@ from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.records.keys import COLUMN_STATS, OF_ROWS, PARTITION_STATS
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.pins import live_pins
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there, open_listed
 from phantombase.timeline.storage.folders import METADATA_FOLDER, RECORDS, ROWS, TEMPORARY, WRITES, join
 from phantombase.timeline.table.table import Table, from_one_snapshot
@@ -105,7 +106,7 @@ def read_keys(path: Path, table: Table) -> KeyList:
             lines = [line.removesuffix("\r") for line in path.read_bytes().decode("utf-8-sig").split("\n")]
             return KeyList.of(pa.array(filter(None, lines), pa.string()))
         return keys_of_rows(read(path, project(own, tuple(named))), table)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+    except (OSError, pa.ArrowException, ValueError) as error:
         raise UsageError(
             "the list of keys cannot be read",
             path=str(path),
@@ -281,7 +282,7 @@ def _row_keys(block: LogBlock, source: pa.NativeFile, rules: SliceRules) -> Iter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class Left(Shown):
     """A file that still holds keys: how many entries, and what keeps it."""
 
     path: str

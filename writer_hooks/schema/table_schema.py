@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.codec.avro_schema import META_COLUMNS
-from phantombase.timeline.codec.columns import flat, list_parts
-from phantombase.timeline.codec.conform import null_mask
+from phantombase.timeline.codec.columns import flat, list_parts, null_mask
 from phantombase.timeline.errors import UnsupportedError, UsageError
 
 from .column_types import column_type, data_fields

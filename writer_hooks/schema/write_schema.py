@@ -17,6 +17,9 @@ it rewrites no base file: rows of new keys go into new base files, not into smal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
+
 import pyarrow as pa
 
 from phantombase.timeline.codec.arrow_schema import arrow_schema, project
@@ -184,6 +187,7 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
             "the rows lack columns that the table needs",
             expected=", ".join(missing),
             found=", ".join(incoming.names) or "no columns",
+            todo=_renamed(missing, incoming.names),
         )
     if own is not None and not write.deletes and not write.options.null_for_missing:
         _refuse_missing(own, incoming)
@@ -225,10 +229,17 @@ def _check_ordering(config: TableConfig, before: pa.Schema, after: pa.Schema) ->
         if name in there and before.field(name).type != after.field(name).type:
             raise UsageError(
                 "the rows would change the type of an ordering column, and with it what late deletes have deleted",
-                expected=str(before.field(name)),
-                found=str(after.field(name)),
+                expected=f"{name}: {before.field(name).type}",
+                found=str(after.field(name).type),
                 todo="Cast the column.",
             )
+
+
+def _renamed(missing: Sequence[str], given: Sequence[str]) -> str | None:
+    """What to do if columns are there under another name."""
+    near = {name: get_close_matches(name.lower(), map(str.lower, given), n=1) for name in missing}
+    found = [f"{one} to {name}" for name, like in near.items() for one in given if one.lower() in like]
+    return f"Perhaps rename {', '.join(found)}." if found else None
 
 
 def _refuse_unordered(config: TableConfig, schema: pa.Schema) -> None:

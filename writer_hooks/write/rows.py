@@ -18,7 +18,7 @@ import pyarrow as pa
 from phantombase.timeline.codec.arrow_schema import arrow_schema, project
 from phantombase.timeline.codec.avro_schema import META_COLUMNS, has_decimals_of_bytes
 from phantombase.timeline.codec.row_hash import hash_sum, row_hashes
-from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.errors import UnsupportedError, UsageError, reason_of
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.format.record_key import KeySplit
@@ -245,15 +245,19 @@ def in_arrow(rows: Any) -> Any:
     ):  # Spark's have a stream too
         return rows
     kind = f"{type(rows).__module__.partition('.')[0]} {type(rows).__name__}"
-    if not (hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__")):
+    gives = hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__")
+    if isinstance(rows, type) or not gives:
         todo = "Collect it first: rows.collect()." if hasattr(rows, "collect") else None
         raise UsageError("not rows", expected=_EXPECTED, found=kind, todo=todo)
     try:
         table = pa.table(rows)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise UsageError(
-            "rows that cannot be read as Arrow", found=f"{kind}: {error}", todo="Make a pyarrow.Table of them first."
-        ) from error
+    except Exception as error:  # of the library that gives them
+        found = f"{kind}: {reason_of(error).partition('. Detail:')[0]}"
+        todo = "Make a pyarrow.Table of them first."
+        raise UsageError("rows that cannot be read as Arrow", found=found, todo=todo) from error
+    # Polars gives such a column as addresses in memory.
+    if kind == "polars DataFrame" and (objects := [n for n, of in rows.schema.items() if str(of) == "Object"]):
+        raise UsageError("columns of Python objects", found=", ".join(objects), todo="Give them a type, or drop them.")
     return table.drop_columns([name for name in table.column_names if _INDEX.fullmatch(name)]).replace_schema_metadata()
 
 

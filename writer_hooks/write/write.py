@@ -63,9 +63,12 @@ _PAUSE_MAX_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written(Shown):
-    """A completed write: counts in rows. `inserts`, `updates`: None under a bucket index, which looks for no keys, if
-    rows went into log files: the keys of some may be new. `replaced`: file groups that it replaced. `seconds`: duration
-    of the try that succeeded. `waited_s`: its wait for full file groups (see `back_pressure`)."""
+    """A completed write: counts in rows. `writes`: of its files. `inserts`: rows of keys that the
+    table did not have, or that were not looked for (`insert`). `updates`: of keys that it had; in a rewritten base file
+    those that win. `deletes`: keys that it had. The three are None under a bucket index, which looks for no keys, if
+    updates or deletes went into log files. `replaced`: file groups that it replaced,
+    whose rows do not count. `seconds`: duration of the try that succeeded. `waited_s`: its wait for full file groups
+    (see `back_pressure`)."""
 
     instant: str
     operation: Operation
@@ -74,7 +77,7 @@ class Written(Shown):
     writes: int
     inserts: int | None
     updates: int | None
-    deletes: int
+    deletes: int | None
     replaced: int
     seconds: float
     waited_s: float = 0.0
@@ -303,8 +306,8 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
             check = partial(_check_still, begun.instant, mine, job)
             begun.complete(mine, metadata, measured, check, noted)
     remove_leftovers(table)
-    updates = sum(f.updates for f in files)
-    knows_keys = what.options.buckets is None or updates == 0
+    updates, deletes = sum(f.updates for f in files), sum(f.deletes for f in files)
+    knows_keys = what.options.buckets is None or updates == deletes == 0
     done = Written(
         instant=begun.instant,
         operation=what.operation,
@@ -313,7 +316,7 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
         writes=sum(f.writes for f in files),
         inserts=sum(f.inserts for f in files) if knows_keys else None,
         updates=updates if knows_keys else None,
-        deletes=sum(f.deletes for f in files),
+        deletes=deletes if knows_keys else None,
         replaced=len(mine.replaced),
         seconds=time.monotonic() - started,
     )

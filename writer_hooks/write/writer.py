@@ -35,7 +35,7 @@ from phantombase.timeline.planning.options import requests_of
 from phantombase.timeline.reachable import waiting
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.open_storage import full_path, open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 
@@ -308,13 +308,11 @@ class Writer(Shown):
         the table's folders, in which `*` matches any text; those that the table does not have are left out. None: those
         that `conf` names, else the partitions of the rows, of which key and partition columns are enough.
         ConflictError: a compaction of one of them is pending."""
-        named = self.partitions if partitions is None else tuple(partitions)
+        named = _listed(self.partitions if partitions is None else partitions)
         if self.partitions not in (None, named):
             _log.warning("configurations_without_meaning", names=PARTITIONS)
         if named is None:
             return self._write(path, Operation.DELETE_PARTITION)
-        if isinstance(partitions, str) or not all(named) or not named:
-            raise UsageError("not a list of partitions", expected="paths such as 2024/01, or 2024/*", found=repr(named))
         rows = columns_of(Table.open(path_text(path), self.storage_options)).empty_table()
         return replace(self, source=rows, partitions=named)._write(path, Operation.DELETE_PARTITION)
 
@@ -336,7 +334,11 @@ class Writer(Shown):
         sinks needs one for each operation, in the same order each time, or names of their own. Batches wait for
         compaction, unless `back_pressure` says otherwise. UsageError: not a name of a stream. The sink raises it for
         rows that it does not write, see `written_as`."""
-        own, chosen = secrets.token_hex(8), member(Operation, operation or self.operation or "upsert", "an operation")
+        text = path_text(path)
+        # Batches come later, perhaps from another folder. Other texts stay: a lock may hash them.
+        path = text if text.startswith("/") or ":" in text.partition("/")[0] else full_path(text)
+        said = self.operation or "upsert" if operation is None else operation
+        own, chosen = secrets.token_hex(8), member(Operation, said, "an operation")
         name = checked_stream(stream or self.stream)
         undone = [OPERATION] if self.operation not in (None, chosen) else []
         if undone := undone + ([STREAM] if self.stream not in (DEFAULT_STREAM, name) else []):
@@ -487,6 +489,16 @@ def _still_there() -> Iterator[None]:
             found=error.found,
             todo="Write again: another process's first write had made it, and removed it when it failed.",
         ) from error
+
+
+def _listed(partitions: Iterable[str] | None) -> tuple[str, ...] | None:
+    if partitions is None:
+        return None
+    named = () if isinstance(partitions, str) or not isinstance(partitions, Iterable) else tuple(partitions)
+    if not named or not all(isinstance(one, str) and one for one in named):
+        expected = "paths such as 2024/01, or 2024/*"
+        raise UsageError("not a list of partitions", expected=expected, found=repr(partitions))
+    return named
 
 
 def _described(config: TableConfig) -> dict[str, str]:

@@ -423,6 +423,7 @@ def test_more_buckets_than_the_table_has(version: int, buckets: int, tmp_path: P
     with pytest.raises(UsageError, match="not the table's bucket index"):
         trips(many, version, buckets).upsert(str(path))
     assert trips(many, version, 4).upsert(str(path)).updates is None  # no key was looked for
+    assert trips(many, version, 4).delete(str(path)).deletes is None
 
 
 @one_of("version", 6, 9)

@@ -170,7 +170,7 @@ FORMATS: tuple[Mutant, ...] = (
     ),
     ("timeline/codec/conform", "source.scale <= target.scale and", "", "conform"),
     ("timeline/codec/conform", "source.precision <= target.precision", "True", "conform"),
-    ("timeline/codec/conform", "return array.is_null() if array.null_count else None", "return None", "conform"),
+    ("timeline/codec/columns", "return array.is_null() if array.null_count else None", "return None", "conform"),
     ("timeline/codec/row_hash", "found[rows[~np.asarray(pc.fill_null(same, False))]] = -1", "pass", "row_hash"),
     ("timeline/codec/row_hash", "if not _has_twice(self._sorted):", "if True:", "row_hash"),
     ("timeline/codec/row_hash", "leading[1:] == leading[:-1]", "ordered[1:] == ordered[:-1]", "row_hash"),
