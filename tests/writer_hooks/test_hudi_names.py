@@ -761,7 +761,7 @@ def test_rows_that_lack_a_column(tmp_path: Path) -> None:
     path, nulls = str(tmp_path), "hoodie.write.set.null.for.missing.columns"
     writer(pa.table({"id": ["a"], "v": [1]})).table("t").key("id").upsert(path)
     fewer = writer(pa.table({"id": ["a"]}))
-    with pytest.raises(UsageError, match=r"the rows lack columns of the table; expected v; found id\. .*=true"):
+    with pytest.raises(UsageError, match=r"the rows lack columns of the table; at .*; expected v; found id\. .*=true"):
         fewer.conf({nulls: False}).upsert(path)
     fewer.conf({nulls: False}).delete(path)
     assert read(path).to_arrow().num_rows == 0

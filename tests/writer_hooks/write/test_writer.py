@@ -469,7 +469,7 @@ def test_no_table_is_made_for_what_is_refused(case: str, tmp_path: Path) -> None
 
 
 def test_too_little_said_of_a_new_table(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the description of a new one is incomplete; expected name"):
+    with pytest.raises(UsageError, match=r"the description of a new one is incomplete; at .*; expected name"):
         writer(ROW).key("id").upsert(str(tmp_path / "trips"))
     with pytest.raises(PhantombaseError):
         writer(ROW).delete(str(tmp_path / "trips"))
