@@ -38,6 +38,7 @@ _MANIFEST = re.compile(r"manifest_(\d+)")
 _LSM_COLUMNS = ("instantTime", "completionTime", "action")
 _NAME_COLUMNS = ("instantTime", "action")
 _ARCHIVE = re.compile(r"\.commits_\.archive\.\d+.*")
+_ENTRY = ("commitTime", "actionType", "actionState")
 _MERGE_PLAN = "mergeArchivePlan"
 _MERGE_PLAN_SCHEMA = root_record("HoodieMergeArchiveFilePlan", optional("mergedArchiveFileName", STRING))
 
@@ -276,8 +277,8 @@ def _log_records(storage: Storage, path: str) -> Iterator[dict[str, Any]]:
             schema = parsed_schema(block.header(HeaderKey.SCHEMA))
             for value in avro_values(block, source):
                 record = decode_value(value, schema)
-                if not isinstance(record, dict):
-                    raise MalformedError("archive entry that is no record", path=path)
+                if not isinstance(record, dict) or not all(isinstance(record.get(n), str | None) for n in _ENTRY):
+                    raise MalformedError("archive entry that is no record of texts", path=path)
                 yield record
 
 

@@ -283,7 +283,10 @@ def expressions_in(
         if one.get("indexType") == BLOOM_FILTERS:
             found[name] = None
         column, function, version = fields[0], one.get("indexFunction"), one.get("version", IndexVersion.V1.name)
-        options = {key: value for key, value in (one.get("indexOptions") or {}).items() if key != "expr"}
+        given = one.get("indexOptions") or {}
+        if not isinstance(given, dict) or not all(isinstance(said, str) for said in (column, function, version)):
+            continue
+        options = {key: value for key, value in given.items() if key != "expr"}
         option = options.pop(_OPTIONS.get(function, ""), "")
         is_known = one.get("indexType") == COLUMN_STATS and version in IndexVersion.__members__ and not options
         if is_known and column in there and isinstance(option, str):

@@ -316,13 +316,13 @@ def _entry_schema() -> str:
     )
 
 
-def _archive_block(*rows: tuple[str | None, str | None, str | None], kind: int = 3) -> bytes:
+def _archive_block(*rows: tuple[str | None, str | None, str | None], kind: int = 3, of: str = "string") -> bytes:
     def text(value: str | None) -> bytes:
         return b"\x00" if value is None else b"\x02" + bytes([len(value) * 2]) + value.encode()
 
     records = [b"".join(map(text, row)) for row in rows]
     content = struct.pack(">ii", 3, len(rows)) + b"".join(struct.pack(">i", len(r)) + r for r in records)
-    schema = _entry_schema().encode()
+    schema = _entry_schema().replace('"string"', f'"{of}"').encode()
     body = struct.pack(">iiiii", 1, kind, 1, 2, len(schema)) + schema
     body += struct.pack(">q", len(content)) + content + struct.pack(">i", 0)
     return b"#HUDI#" + struct.pack(">q", len(body) + 8) + body + struct.pack(">q", len(body) + 14)
@@ -344,10 +344,11 @@ def test_which_archive_entries_count(tmp_path: Path) -> None:
         _archive_block((None, "commit", "COMPLETED")),
         _archive_block(("1", None, "COMPLETED")),
         _archive_block(("1", "commit", "COMPLETED"), kind=1),
+        _archive_block(("1", "commit", "COMPLETED"), of="bytes"),
     ],
 )
 def test_impossible_archive_entries_are_unknown(block: bytes, tmp_path: Path) -> None:
-    """An entry without time or action, and a block that is no data, make the answer unknown."""
+    """An entry without time or action, or of bytes, and a block that is no data, make the answer unknown."""
     storage, folder = open_table("v6_plain", tmp_path)
     (folder / ".commits_.archive.1_1-0-1").write_bytes(block)
     with pytest.raises(UnknownStateError):

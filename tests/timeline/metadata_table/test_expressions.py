@@ -98,3 +98,7 @@ def test_what_is_left_to_hudi() -> None:
         ("lower", pa.int64(), {}),
     ):
         assert said(function, type_, **options) is None
+    one = {"indexType": "column_stats", "indexFunction": "lower", "sourceFields": ["x"], "version": "V2"}
+    schema = mock.Mock(arrow=pa.schema([("x", pa.string())]), defaults={})
+    for name in ("indexFunction", "sourceFields", "version", "indexOptions"):  # no definition of Hudi
+        assert expressions_in({NAME: {**one, name: [["x"]]}}, [NAME], schema) == {}
