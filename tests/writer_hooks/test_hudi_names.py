@@ -745,9 +745,9 @@ def test_a_write_counts_itself_as_dead_when_others_do(
     """After Hudi's default at the latest: others may have been told nothing."""
     begun: list[float] = []
 
-    def noted(table: Table, lock: Any, heartbeat_s: float, opening: Opening) -> Any:
+    def noted(table: Table, lock: Any, heartbeat_s: float, opening: Opening, undone: Any) -> Any:
         begun.append(opening.expiry_s)
-        return transaction(table, lock, heartbeat_s, opening)
+        return transaction(table, lock, heartbeat_s, opening, undone)
 
     monkeypatch.setattr(phantombase.writer_hooks.write.write, "transaction", noted)
     rows = pa.table({"id": ["a"], "p": ["x"]})

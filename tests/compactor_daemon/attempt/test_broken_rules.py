@@ -98,7 +98,7 @@ def loads_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes that load the timeline before they begin; a compaction is requested and executed in between."""
 
     @contextmanager
-    def early(table: Table, lock: TableLock, heartbeat_s: float, opening: Opening) -> Iterator[Transaction]:
+    def early(table: Table, lock: TableLock, heartbeat_s: float, opening: Opening, _: None) -> Iterator[Transaction]:
         before = table.snapshot(cached=False)
         facts = before.load_facts()
         schedule_and_compact(path)
