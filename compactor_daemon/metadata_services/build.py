@@ -42,6 +42,7 @@ from phantombase.timeline.metadata_table.create import (
     take_out,
 )
 from phantombase.timeline.metadata_table.index_logs import IndexLog
+from phantombase.timeline.metadata_table.indexed_columns import IndexedColumn
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.record_index import (
     INDEX_DEFINITIONS,
@@ -214,7 +215,7 @@ def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
 @dataclass(kw_only=True)
 class _Build:
     """One run. `rounds`: the staged log files of each difference; `state`: what they lead to; `bases`: base files of
-    the first `merged` rounds."""
+    the first `merged` rounds; `said`: the expressions that were measured, one set if they never changed."""
 
     table: Table
     lock: TableLock
@@ -229,6 +230,7 @@ class _Build:
     merged: int = 0
     bases: dict[tuple[str, str], IndexLog] = field(default_factory=dict)
     filling: Filling | None = None
+    said: set[frozenset[IndexedColumn]] = field(default_factory=set)
 
     def execute(self) -> MetadataBuilt:
         seen = self.table.snapshot(cached=False)
@@ -317,7 +319,9 @@ class _Build:
             return None
         only = set(seen.config.metadata_partitions) - set(self.chosen.names)
         config = seen.config.with_metadata_partitions(self.chosen.names).without_metadata_partitions(only)
-        return Measure.of(replace(seen, config=config), schema, known_definitions(seen.storage))
+        measure = Measure.of(replace(seen, config=config), schema, known_definitions(seen.storage))
+        self.said.add(frozenset(one for one in (measure.columns if measure else ()) if one.expression is not None))
+        return measure
 
     def _switch(self, held: Snapshot) -> MetadataBuilt:
         assert self.filling is not None
@@ -351,7 +355,8 @@ class _Build:
         return replace(_report(self.chosen, self.state), bytes=self._bytes(), rounds=max(0, len(self.rounds) - 1))
 
     def _check_still(self, held: Snapshot) -> None:
-        """ConflictError: the metadata table is not as it was when the run began."""
+        """ConflictError: the metadata table is not as it was when the run began, or expressions have other bounds."""
+        self._measure(held)
         built, config = set(held.config.metadata_partitions), held.config
         if self.chosen.is_new:
             others = built
@@ -360,9 +365,9 @@ class _Build:
             if not others:
                 fills = fills_of(config, open_metadata_table(held).load_timeline(archived=True))
                 others = set() if fills == self.first else built
-        if others:
+        if others or len(self.said) > 1:
             raise ConflictError(
-                "another process changed the metadata table meanwhile",
+                "another process changed the metadata table meanwhile, or a column of an expression index",
                 path=held.storage.base_path,
                 found=", ".join(sorted(built)) or "none",
                 todo="Nothing was changed. Run again for what is missing.",

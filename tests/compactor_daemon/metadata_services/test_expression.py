@@ -15,15 +15,17 @@ from phantombase.compactor_daemon.metadata_services.serve import run_service
 from phantombase.compactor_daemon.status.coexistence import coexistence, find_hudi_signs
 from phantombase.compactor_daemon.unit_of_work import ServiceMeans
 from phantombase.timeline.audit.validate import validated
-from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.errors import ConflictError, UnsupportedError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS, undefined_indexes
 from phantombase.timeline.metadata_table.records.keys import column_stats_key, expression_stats_key
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import BUILDS
+from phantombase.timeline.storage.local import LocalStorage
 from tests.support.archived_tables import cluster
 from tests.support.compaction_steps import open_table, run_all
+from tests.support.failing_storage import Call, Hook, HookedStorage
 from tests.support.faults import Faults, make_old
 from tests.support.golden_tables import unzip_golden
 from tests.support.metadata_tables import AT_ONCE, rows
@@ -56,8 +58,9 @@ def upsert(path: Path, city: str) -> None:
     writer(rows(range(6), 10**7).append_column("city", pa.array([city] * 6))).upsert(str(path))
 
 
-def build(path: Path, *names: str, again: bool = False) -> MetadataBuilt:
-    return build_metadata(open_table(path), BuildOptions(indexes=names, pending_wait_s=0), LOCK, again=again)
+def build(path: Path, *names: str, again: bool = False, hook: Hook | None = None) -> MetadataBuilt:
+    table = open_table(path, HookedStorage(LocalStorage(str(path)), hook) if hook else None)
+    return build_metadata(table, BuildOptions(indexes=names, pending_wait_s=0), LOCK, again=again)
 
 
 def is_right(path: Path) -> bool:
@@ -148,6 +151,24 @@ def test_a_bloom_filter_needs_no_entry(tmp_path: Path) -> None:
     upsert(path, "\U0001f600")
     assert FILTER in open_table(path).config.metadata_partitions
     assert FILTER in json.loads(definitions.read_text())["indexDefinitions"]
+
+
+def test_bounds_of_another_expression_are_not_made_visible(tmp_path: Path) -> None:
+    """As of a column that gets another type or a default, or of an index that is defined anew, while it is built."""
+    path = table_with(tmp_path, LOWER)
+    absent = path / ABSENT
+
+    def meanwhile(call: Call) -> object:
+        if call.name == "open_output" and BUILDS in call.path and '"lower"' in absent.read_text():
+            absent.write_text(absent.read_text().replace('"lower"', '"upper"'))
+            upsert(path, "Oslo")
+        return call.do()
+
+    with pytest.raises(ConflictError, match="or a column of an expression index"):
+        build(path, hook=meanwhile)
+    assert not is_right(path)
+    assert build(path).built == (LOWER,)
+    assert is_right(path)
 
 
 @pytest.mark.parametrize("again", [deep(False), deep(True)])
