@@ -176,6 +176,8 @@ def maintain(
     if odd := [one for one in options if type(one) not in {service.kind for service in chosen}]:
         expected = ", ".join(service.kind.__name__ for service in chosen)
         raise UsageError("not options of a service that runs", expected=expected, found=repr(odd[0]))
+    if len(given) < len(options):
+        raise UsageError("options of one service are given twice", found=", ".join(type(o).__name__ for o in options))
     how = Maintenance(
         services=ServiceOptions(chosen={one: given.get(one.kind) or one.kind() for one in chosen}),
         requests=schedule or ScheduleOptions(),

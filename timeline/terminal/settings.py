@@ -92,7 +92,7 @@ def check_variables(own: Iterable[str]) -> None:
     for name in given:
         near = difflib.get_close_matches(name, known - _OF_DEPLOYMENT, n=1, cutoff=0.93)
         if name not in known and near:
-            raise UsageError("not a variable of a setting", found=name, todo=f"Did you mean {near[0]}?")
+            raise UsageError("not a variable of a setting", path=name, todo=f"Did you mean {near[0]}?")
 
 
 def settings_of(command: str, params: Iterable[Any]) -> dict[str, Any]:

@@ -176,7 +176,7 @@ def test_a_variable_that_is_nearly_one_of_a_setting(tmp_path: Path, monkeypatch:
         done = CliRunner().invoke(app, ["compact", str(tmp_path)], env={name: "1"})
         assert ("Did you mean PHANTOMBASE_MEMORY_LIMIT" in str(done.exception)) == refused
     monkeypatch.setenv("PHANTOMBASE_BUCKTS", "8")
-    with pytest.raises(UsageError, match="Did you mean PHANTOMBASE_BUCKETS"):
+    with pytest.raises(UsageError, match=r"at PHANTOMBASE_BUCKTS\. Did you mean PHANTOMBASE_BUCKETS"):
         read_settings({}, WRITES, None, tmp_path)
     of_other = {"PHANTOMBASE_SLOTS": "4"}  # of daemons; near to a setting of `timeline`
     monkeypatch.delenv("PHANTOMBASE_BUCKTS")

@@ -84,3 +84,6 @@ def test_a_failed_step_holds_no_other_one_back_and_a_sick_table_no_other_table(
     assert [(one.step, one.failed) for one in ran] == [(n, False) for n in ("schedule", "compact", "clean", "orphans")]
     with pytest.raises(UsageError, match="maintain needs to know which other processes write"):
         phantombase.maintain(tmp_path / "lake/b")
+    twice = [phantombase.CleanOptions(retain=1), phantombase.CleanOptions(retain=50)]
+    with pytest.raises(phantombase.UsageError, match="given twice"):
+        phantombase.maintain(tmp_path / "lake/b", services="clean", options=twice, sole_writer=True)
