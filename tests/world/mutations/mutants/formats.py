@@ -428,6 +428,7 @@ METADATA: tuple[Mutant, ...] = (
     ("compactor_daemon/metadata_services/serve", "pending(\"deltacommit\") if len(i.requested_time) == _DIGITS]", "pending(\"deltacommit\")]", "unknown"),
     ("compactor_daemon/metadata_services/build", "others = others_at_work(held)", "others = ()", "metadata_services/build"),
     ("compactor_daemon/metadata_services/build", "        self._catch_up(held)\n", "", "metadata_services/build"),
+    ("compactor_daemon/metadata_services/build", " or len(self.said) > 1", "", "metadata_services/expression"),
     ("compactor_daemon/undo/rollback", 'if write.completed and metadata.timeline.find(write.requested_time, "deltacommit") is None:', "if False:", "metadata_services/build"),
     ("timeline/metadata_table/commit", "        _withdraw_stale(table, regardless(metadata), instant)\n", "", "unknown"),
     ("timeline/table/table", "raise error.below(metadata.storage.base_path).advising(BUILD_AGAIN) from error", "raise", "unknown"),
