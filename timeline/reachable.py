@@ -4,6 +4,7 @@ waits for is said after two seconds."""
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import sys
 import time
@@ -84,6 +85,7 @@ class _Teller:
     """One thread of this process, which looks at all that is waited for."""
 
     def __init__(self) -> None:
+        """Also in a forked process: the waits, and who holds the lock, are threads of the other process."""
         self._lock = Lock()
         self._waits: list[_Wait] = []
         self._some = Event()
@@ -94,13 +96,14 @@ class _Teller:
             self._waits.append(wait)
             if len(self._waits) == 1:
                 self._some.set()
-            if self._thread is None or not self._thread.is_alive():  # also after a fork
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = Thread(target=self._run, name="phantombase-waiting", daemon=True)
                 self._thread.start()
 
     def end(self, wait: _Wait) -> None:
         with self._lock:
-            self._waits.remove(wait)
+            if wait in self._waits:  # not where the body forked
+                self._waits.remove(wait)
             if not self._waits:
                 self._some.clear()
             if wait.line:
@@ -129,6 +132,7 @@ def _print(line: str) -> None:
 
 
 _teller = _Teller()
+os.register_at_fork(after_in_child=_teller.__init__)  # type: ignore[misc]
 
 
 def waiting(what: str) -> AbstractContextManager[None]:
