@@ -360,7 +360,7 @@ def _files(table: Table, operation: CompactionOperation, instant: str) -> tuple[
     """The planned file slice, the base files of the instant, and the inputs that were removed."""
     partition, file_id, base = operation.partition_path, operation.file_id, operation.data_file_path
     sizes = {e.name: e.size for e in table.storage.list(partition) if not e.is_folder}
-    inputs = [*operation.delta_file_paths, *([] if base is None else [base])]
+    inputs = [*operation.merged_logs, *([] if base is None else [base])]
     gone = sorted(set(inputs) - sizes.keys())
     slice_ = FileSlice(
         partition=partition,
@@ -371,7 +371,7 @@ def _files(table: Table, operation: CompactionOperation, instant: str) -> tuple[
         else DataFile(partition=partition, name=BaseFileName.parse(base), size=sizes.get(base, 0)),
         logs=tuple(
             DataFile(partition=partition, name=log, size=sizes.get(str(log), 0))
-            for log in sorted(map(LogFileName.parse, operation.delta_file_paths), key=lambda log: log.sort_key)
+            for log in sorted(map(LogFileName.parse, operation.merged_logs), key=lambda log: log.sort_key)
         ),
     )
     named = ((text, parse_data_file(text)) for text in sizes)

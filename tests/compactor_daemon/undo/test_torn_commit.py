@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from phantombase.timeline.errors import (
     UsageError,
 )
 from phantombase.timeline.format.commit_metadata import CommitMetadata
+from phantombase.timeline.format.compaction_plan import decode_plan, encode_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.instants.instant_files import load_state_files, of_instants
@@ -462,6 +464,19 @@ def test_a_lock_that_is_lost_behind_the_new_file_leaves_its_time(tmp_path: Path)
     before = file.stat().st_mtime_ns // 10**6
     write_anew(open_table(path), done.requested_time, LockLostAt(1))
     assert file.stat().st_mtime_ns // 10**6 == before
+    assert read_rows(path) == rows
+
+
+def test_change_logs_that_a_plan_names_are_no_inputs(tmp_path: Path) -> None:
+    """See `merged_logs`; a clean may have removed them."""
+    path = tmp_path / "trips"
+    rows, done, _ = _made(path, 9)
+    requested = next(path.rglob("*.compaction.requested"))
+    plan = decode_plan(requested.read_bytes(), "plan")
+    named = [replace(o, delta_file_paths=(*o.delta_file_paths, f"{o.merged_logs[-1]}.cdc")) for o in plan.operations]
+    requested.write_bytes(encode_plan(replace(plan, operations=named)))
+    _tear(path, done)
+    write_anew(open_table(path), done.requested_time, LOCK)
     assert read_rows(path) == rows
 
 
