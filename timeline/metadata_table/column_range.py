@@ -4,8 +4,9 @@ Order: numbers by value, NaN above all of them and equal to itself, as in Spark 
 (UTF-8) bytes, as in Spark; decimals by value. A float's low bound of zero is always -0.0, and its high bound of zero
 always 0.0, since Java treats the two as different.
 
-Bounds of an expression (`Expression`) hold whatever the time zone of the session that computes it, or asks: 18 hours
-are added to both sides of a time, more than any zone has. Texts are in the same order by UTF-8 and UTF-16 without
+Bounds of an expression (`Expression`) hold whatever the time zone of the session that computes it, or asks: a day is
+added to both sides of a time, more than any zone is away, and as much as one has left out (2011-12-30 in Samoa: texts
+of that date are of the next). Texts are in the same order by UTF-8 and UTF-16 without
 characters above U+FFFF; with one the bounds are unknown. Only ASCII letters have the same case in each Java. Times in
 years with another calendar, or with other than four digits, have the widest bounds.
 
@@ -199,7 +200,7 @@ LAST_TEXT, _BEYOND = "\uffff", r"[\x{FFFF}-\x{10FFFF}]"
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _EPOCH, _DAY_S = datetime(1970, 1, 1), 86_400
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_ZONES_S = 18 * 3600
+_ZONES_S = _DAY_S
 _FIRST_S, _LAST_S = (int((datetime(year, 1, 1) - _EPOCH).total_seconds()) for year in (1583, 9999))
 _WIDEST: Mapping[str, tuple[Value, Value]] = {
     "year": (_INT_MIN, _INT_MAX),
@@ -230,7 +231,8 @@ def _of_expression(said: Expression, array: pa.Array) -> tuple[Value, Value] | N
     if pa.types.is_date32(array.type):
         if said.function == "to_date":
             return low, high
-        low, high = low * _DAY_S, high * _DAY_S + _DAY_S - 1
+        days = 2 if said.function == "date_format" else 1
+        low, high = low * _DAY_S, (high + days) * _DAY_S - 1
     else:
         unit = _PER_SECOND[array.type.unit] if pa.types.is_timestamp(array.type) else 1
         low, high = low // unit - _ZONES_S, high // unit + _ZONES_S

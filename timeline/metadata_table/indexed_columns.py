@@ -230,7 +230,7 @@ class Expression:
         """Whether bounds are as tight as those that Hudi computes, whatever its time zone, but for letters beyond
         ASCII."""
         is_of_zone = self.source >= Kind.TIME_MILLIS or self.function == "from_unixtime"
-        return not is_of_zone and self.function not in ("month", "day", "hour") and "H" not in self.option
+        return not is_of_zone and self.function not in ("month", "day", "hour", "date_format")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, latest_slice
 from ..view.view_loader import Listed, Named, Sizes
 from ..view.witness import NamedFile, named_files, named_instant
 from .records.entries import Keys, MetadataEntry, base_entries, block_entries, fold, merge, present_files
-from .records.keys import ALL_PARTITIONS, EXPRESSION_INDEX, FILES, PARTITION_STATS, MetadataRecord, partition_path
+from .records.keys import ALL_PARTITIONS, FILES, PARTITION_STATS, MetadataRecord, expression_stats_key, partition_path
 from .valid_instants import ARTIFICIAL, refuse_uncompleted, valid_instants
 
 _log = get_logger()
@@ -359,26 +359,32 @@ def value_type(record: MetadataRecord) -> str | None:
     return None if bound is None else str(bound[0])
 
 
-def bounds_of_other_types(table: Table, partition: str, types: Mapping[str, str]) -> bool:
-    """Whether older records of these keys have bounds of another type, from before the column was widened, or cannot be
-    read."""
+def cannot_widen(table: Table, partition: str, types: Mapping[str, str | None], column: str = "") -> bool:
+    """Whether records of these keys cannot be added to bounds: older ones have bounds of another type, from before the
+    column was widened, or cannot be read. `types`: of their bounds, None: they have none. `column`: of an expression
+    index, which must have bounds of every other partition too: once one has, Hudi's readers leave out those without."""
     if partition not in table.config.built_metadata_partitions:
         return False
     try:
-        older = list(read_entries(table, partition, types.keys()))
+        named = read_entries(table, FILES, [ALL_PARTITIONS]) if column else ()
+        paths = [partition_path(name) for _, record in named for name in present_files(record)]
+        keys = {expression_stats_key(column, path): path for path in paths}
+        older = dict(read_entries(table, partition, {*types, *keys}))
     except (MalformedError, MissingFileError) as error:  # readers then go without it, which is exact
         _log.warning("partition_statistics_damaged", table=table.storage.base_path, error=str(error))
         return True
-    is_expression = partition.startswith(EXPRESSION_INDEX)
-    return any(
-        key in types and (value_type(record) not in (None, types[key]) or (is_expression and _is_beyond(record)))
-        for key, record in older
-    )
+    for key, kind in types.items():
+        record = older.get(key, {})
+        if kind is not None and (value_type(record) not in (None, kind) or (column and _is_beyond(record))):
+            return True
+    lacking = {path for key, path in keys.items() if key not in older and key not in types}
+    view = table.with_timeline(table.load_timeline()).load_view() if lacking else None
+    return view is not None and any(slice_.partition in lacking for slice_ in view.slices())
 
 
 def _is_beyond(record: MetadataRecord) -> bool:
-    """Whether the greatest text has a character above U+FFFF: bounds are merged in the order of UTF-16, and compared in
-    that of UTF-8."""
-    bound = (record.get("ColumnStatsMetadata") or {}).get("maxValue")
-    value = None if bound is None else bound[1].get("value")
-    return isinstance(value, str) and max(value, default="") > "\uffff"
+    """Whether a bound has a character above U+FFFF: bounds are merged in the order of UTF-16, and compared in that of
+    UTF-8."""
+    stats = record.get("ColumnStatsMetadata") or {}
+    values = [bound[1].get("value") for name in ("minValue", "maxValue") if (bound := stats.get(name)) is not None]
+    return any(isinstance(value, str) and max(value, default="") > "\uffff" for value in values)

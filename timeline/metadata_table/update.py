@@ -36,7 +36,7 @@ from .create import take_out
 from .index_logs import IndexLogs, RecordedKeys, StagedKeys, cannot_hold, index_file_groups, stage_index_logs
 from .indexed_columns import followed_expressions
 from .measure import Measure, Measured, index_records
-from .read import bounds_of_other_types, value_type
+from .read import cannot_widen, value_type
 from .record_index import followed_indexes, missing_entries, upkeep_of
 from .records.entries import PARTITION_STATS as PARTITION_STATS_TYPE
 from .records.entries import encoder, entry_keys, file_groups_of
@@ -134,17 +134,18 @@ def prepare(table: Table, change: Change) -> Update | None:
     dropped, measure = wanted.dropped, _measure(table, change)
     if change.schema_text is not None:
         indexed = index_records(table, change.files, change.instant, measure, wanted.kept, change.measured)
-        types, unheld = defaultdict[str, dict[str, str]](dict), set[str]()
+        types, unheld = defaultdict[str, dict[str, str | None]](dict), set[str]()
         for partition, keyed in indexed:
             if keyed is None:
                 unheld.add(partition)
                 continue
             records[partition].append(encode(keyed))
-            is_merged = keyed[1]["type"] == PARTITION_STATS_TYPE
-            if is_merged and (kind := value_type(keyed[1])) is not None:
-                types[partition][keyed[0]] = kind
+            if keyed[1]["type"] == PARTITION_STATS_TYPE:
+                types[partition][keyed[0]] = value_type(keyed[1])
+        said = (one.expression for one in (() if measure is None else measure.columns))
+        columns = {one.partition: one.column for one in said if one is not None}
         # Hudi's readers fail when they merge bounds of two types.
-        unheld |= {partition for partition, of in types.items() if bounds_of_other_types(table, partition, of)}
+        unheld |= {name for name, of in types.items() if cannot_widen(table, name, of, columns.get(name, ""))}
         for partition in unheld:
             records.pop(partition, None)
         dropped = (*dropped, *sorted(unheld))

@@ -17,8 +17,10 @@ from phantombase.compactor_daemon.unit_of_work import ServiceMeans
 from phantombase.timeline.audit.validate import validated
 from phantombase.timeline.errors import ConflictError, UnsupportedError
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.measure import index_records
 from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS, undefined_indexes
+from phantombase.timeline.metadata_table.records.entries import PARTITION_STATS
 from phantombase.timeline.metadata_table.records.keys import column_stats_key, expression_stats_key
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import BUILDS
@@ -54,8 +56,8 @@ def table_with(tmp_path: Path, *names: str) -> Path:
     return path
 
 
-def upsert(path: Path, city: str) -> None:
-    writer(rows(range(6), 10**7).append_column("city", pa.array([city] * 6))).upsert(str(path))
+def upsert(path: Path, city: str, count: int = 6) -> None:
+    writer(rows(range(count), 10**7).append_column("city", pa.array([city] * count))).upsert(str(path))
 
 
 def build(path: Path, *names: str, again: bool = False, hook: Hook | None = None) -> MetadataBuilt:
@@ -138,6 +140,26 @@ def test_it_is_taken_out_and_built_again_by_the_service(tmp_path: Path) -> None:
     assert "cannot hold the values of a file" in served(), "not tried again"
     with pytest.raises(UnsupportedError, match="cannot hold the values"):
         build(path)
+
+
+def test_it_is_taken_out_where_a_bound_would_leave_out_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hudi merges texts by UTF-16 units; its readers leave out partitions without bounds as soon as one has some."""
+    path, measured = table_with(tmp_path, LOWER), index_records
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "phantombase.compactor_daemon.metadata_services.content.index_records",
+            lambda *of: (one for one in measured(*of) if one[1] is None or one[1][1]["type"] != PARTITION_STATS),
+        )
+        build(path)
+    assert LOWER in open_table(path).config.metadata_partitions
+    upsert(path, "Oslo", 1)
+    assert not is_right(path)
+    with monkeypatch.context() as patched:
+        patched.setattr("phantombase.timeline.metadata_table.column_range._of_texts", lambda *_: ("a\U0001f600", "b"))
+        build(path)
+        assert LOWER in open_table(path).config.metadata_partitions
+    upsert(path, "a")
+    assert not is_right(path)
 
 
 def test_a_bloom_filter_needs_no_entry(tmp_path: Path) -> None:

@@ -386,9 +386,9 @@ METADATA: tuple[Mutant, ...] = (
     ("timeline/metadata_table/update", "(update.upkeep, update.measure) != now", "False", "commit"),
     ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < base_files", "False", "commit"),
     ("timeline/metadata_table/update", "        commit.forget(table, instant)\n", "        pass\n", "attempt/faults"),
-    ("timeline/metadata_table/update", "if bounds_of_other_types(table, partition, of)}", "if False}", "commit"),
+    ("timeline/metadata_table/update", "if cannot_widen(table, name, of, columns.get(name, \"\"))}", "if False}", "commit"),
     ("timeline/metadata_table/column_range", "() if self.unknown or other.unknown else (self, other)", "(self, other)", "metadata_table/expressions"),
-    ("timeline/metadata_table/column_range", "_ZONES_S = 18 * 3600", "_ZONES_S = 0", "metadata_table/expressions"),
+    ("timeline/metadata_table/column_range", "_ZONES_S = _DAY_S", "_ZONES_S = 0", "metadata_table/expressions"),
     ("timeline/metadata_table/update", "                unheld.add(partition)\n", "", "metadata_services/expression"),
     ("timeline/metadata_table/records/entries", "_unscaled if _is_decimal(older, newer) else _java_order", "_java_order", "metadata_table/read"),
     # Secondary indexes.
