@@ -131,7 +131,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "5: records stay",
         _TWO,
-        {"attempt.publish.remove_staged": records_removed, "attempt.finish.remove_staged": records_removed},
+        {"attempt.publish.remove_staged": records_removed},
         "are both decided",
     ),
     (
@@ -145,8 +145,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
         seeds(50, first=80, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
         {
             "attempt.publish.remove_placed": nothing,
-            "attempt.finish.remove_placed": nothing,
-            "attempt.finish.remove_strays": nothing,
+            "attempt.slice_record.remove_placed": nothing,
             "attempt.publish.remove_strays": nothing,
         },
         "files nobody names",
@@ -161,7 +160,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "5, objects",
         _OBJECTS,
-        {"attempt.publish.remove_staged": records_removed, "attempt.finish.remove_staged": records_removed},
+        {"attempt.publish.remove_staged": records_removed},
         "outcome was removed|both decided",
     ),
     (
