@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
@@ -368,3 +368,14 @@ class Write:
     def rolls_back_lazily(self) -> bool:
         """Whether only writers without a heartbeat count as dead."""
         return self.options.lazy_rollback if self.options.lazy_rollback is not None else self.options.lock is not None
+
+
+def listed(partitions: Iterable[str] | None) -> tuple[str, ...] | None:
+    """Partitions, by paths and patterns. UsageError: they are none."""
+    if partitions is None:
+        return None
+    named = () if isinstance(partitions, str) or not isinstance(partitions, Iterable) else tuple(partitions)
+    if not named or not all(isinstance(one, str) and one for one in named):
+        expected = "paths such as 2024/01, or 2024/*"
+        raise UsageError("not a list of partitions", expected=expected, found=repr(partitions))
+    return named

@@ -31,8 +31,8 @@ from phantombase.timeline.view.view import FileGroup, TableView, latest_slice
 from ..commit.place_files import PARTITION_METADATA
 from ..engine.engine import LocalEngine
 from ..options import Operation, Write, WriteOptions
+from ..schema.table_schema import columns_of
 from ..write.write import write
-from ..write.writer import columns_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

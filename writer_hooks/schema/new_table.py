@@ -5,12 +5,12 @@ it makes the folder a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from phantombase.timeline.errors import MalformedError, NotATableError, StorageError, UsageError
+from phantombase.timeline.errors import ConflictError, MalformedError, NotATableError, StorageError, UsageError
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.format.merge_settings import EVENT_TIME_STRATEGY, KEY_GENERATOR_CLASSES, STORED_PAYLOADS
 from phantombase.timeline.format.table_config import (
@@ -387,3 +387,22 @@ def _refuse_remains(storage: Storage, config: TableConfig) -> None:
                 found=", ".join(sorted(names)[:3]),
                 todo=f"A new table needs a folder of its own. {PROPERTIES_LOST}",
             )
+
+
+@contextmanager
+def still_there() -> Iterator[None]:
+    """ConflictError, if the table of a write vanishes."""
+    try:
+        yield
+    except NotATableError as error:
+        raise ConflictError(
+            "there is no table any more",
+            path=error.path,
+            found=error.found,
+            todo="Write again: another process's first write had made it, and removed it when it failed.",
+        ) from error
+
+
+def made_with(config: TableConfig) -> dict[str, str]:
+    """The properties with which a table is made, without those of its metadata table."""
+    return {name: value for name, value in config.properties.items() if not name.startswith("hoodie.table.metadata")}

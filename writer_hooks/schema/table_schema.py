@@ -17,6 +17,7 @@ from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.codec.avro_schema import META_COLUMNS
 from phantombase.timeline.codec.columns import flat, list_parts, null_mask
 from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.table.table import Table
 
 from .column_types import column_type, data_fields
 
@@ -315,3 +316,8 @@ def _struct(array: pa.StructArray, target: pa.StructType, path: str) -> pa.Struc
         for f in fields
     ]
     return pa.StructArray.from_arrays(children, fields=fields, mask=null_mask(array))
+
+
+def columns_of(table: Table) -> pa.Schema:
+    """The table's columns, without Hudi's. MalformedError: it has none yet."""
+    return arrow_schema(table.with_timeline(table.load_timeline()).newest_schema().commit_text)

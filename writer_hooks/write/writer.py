@@ -25,10 +25,9 @@ from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.hudi_names import contradiction, overruled
-from phantombase.timeline.codec.arrow_schema import arrow_schema
-from phantombase.timeline.errors import ConflictError, NotATableError, UsageError
+from phantombase.timeline.errors import NotATableError, UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.table_config import MergeMode, TableConfig
+from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash, table_lock
 from phantombase.timeline.option import member, path_text, spelled, spelled_class
 from phantombase.timeline.planning.options import requests_of
@@ -44,9 +43,20 @@ from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
 from ..engine.engine import Engine, LocalEngine, Pieces, StagedEngine, StagedRows
 from ..engine.spark import SparkEngine, default_slots
 from ..merge_into import MergeInto
-from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
+from ..options import (
+    BackPressure,
+    CompactionOptions,
+    FullAction,
+    Mode,
+    MovedKeys,
+    Operation,
+    Write,
+    WriteOptions,
+    listed,
+)
 from ..schema.key_generator import PARTITION_TYPES
-from ..schema.new_table import NewTable, check_same_table, refuse_place, same_as
+from ..schema.new_table import NewTable, check_same_table, made_with, refuse_place, same_as, still_there
+from ..schema.table_schema import columns_of
 from ..schema.write_schema import checked_schema
 from .conf import METADATA, OPERATION, STREAM, check_description, parse_operation_conf, parse_write_conf
 from .rows import classic, column_names, first_rows, in_arrow, rows_mark, streaming_run, with_columns
@@ -308,7 +318,7 @@ class Writer(Shown):
         the table's folders, in which `*` matches any text; those that the table does not have are left out. None: those
         that `conf` names, else the partitions of the rows, of which key and partition columns are enough.
         ConflictError: a compaction of one of them is pending."""
-        named = _listed(self.partitions if partitions is None else partitions)
+        named = listed(self.partitions if partitions is None else partitions)
         if self.partitions not in (None, named):
             _log.warning("configurations_without_meaning", names=PARTITIONS)
         if named is None:
@@ -450,17 +460,17 @@ class Writer(Shown):
             with first_table(storage, lock, partial(open_storage, options=options)) as first:
                 with engine.described(shown(what, storage)):
                     prepared = first_rows(config, text, engine, storage, what)
-                with prepared.kept() as rows, _still_there():
+                with prepared.kept() as rows, still_there():
                     with engine.described(shown(what, storage)):
                         refuse_first_partitions(storage, rows.row_counts(), listed=spec.metadata_table)
                     table = first.make(spec)
                     self._name_idle(table, what, streams=streams)
-                    same = _described(table.config) == _described(config)
+                    same = made_with(table.config) == made_with(config)
                     yield table, rows if same else None, first.is_removable
             return
         self._check_same(table)
         self._name_idle(table, what, streams=streams)
-        with _still_there():
+        with still_there():
             yield table, None, False
 
     def _name_idle(self, table: Table, what: Write, *, streams: bool) -> None:
@@ -476,39 +486,6 @@ class Writer(Shown):
             names.add(OPERATION)  # the method that was called counts
         if names:
             _log.warning("configurations_without_meaning", names=" ".join(sorted(names)), path=table.storage.base_path)
-
-
-@contextmanager
-def _still_there() -> Iterator[None]:
-    try:
-        yield
-    except NotATableError as error:
-        raise ConflictError(
-            "there is no table any more",
-            path=error.path,
-            found=error.found,
-            todo="Write again: another process's first write had made it, and removed it when it failed.",
-        ) from error
-
-
-def _listed(partitions: Iterable[str] | None) -> tuple[str, ...] | None:
-    if partitions is None:
-        return None
-    named = () if isinstance(partitions, str) or not isinstance(partitions, Iterable) else tuple(partitions)
-    if not named or not all(isinstance(one, str) and one for one in named):
-        expected = "paths such as 2024/01, or 2024/*"
-        raise UsageError("not a list of partitions", expected=expected, found=repr(partitions))
-    return named
-
-
-def _described(config: TableConfig) -> dict[str, str]:
-    """The properties with which a table is made, without those of its metadata table."""
-    return {name: value for name, value in config.properties.items() if not name.startswith("hoodie.table.metadata")}
-
-
-def columns_of(table: Table) -> pa.Schema:
-    """The table's columns, without Hudi's. MalformedError: it has none yet."""
-    return arrow_schema(table.with_timeline(table.load_timeline()).newest_schema().commit_text)
 
 
 @spelled

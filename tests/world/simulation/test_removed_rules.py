@@ -128,12 +128,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
         {"attempt.compaction.Compaction.waiting": nobody},
         "lost",
     ),
-    (
-        "5: records stay",
-        _TWO,
-        {"attempt.publish.remove_staged": records_removed},
-        "are both decided",
-    ),
+    ("5: records stay", _TWO, {"attempt.publish.remove_staged": records_removed}, "are both decided"),
     (
         "6: a time is used once",
         turns("unscheduler scheduler"),
@@ -157,12 +152,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
         {"attempt.attempt.write_outcome": believed},
         "final name before the decision|are both decided",
     ),
-    (
-        "5, objects",
-        _OBJECTS,
-        {"attempt.publish.remove_staged": records_removed},
-        "outcome was removed|both decided",
-    ),
+    ("5, objects", _OBJECTS, {"attempt.publish.remove_staged": records_removed}, "outcome was removed|both decided"),
     (
         "2, moved files",
         _MOVES,

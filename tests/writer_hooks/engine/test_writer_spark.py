@@ -17,10 +17,10 @@ from phantombase.compactor_daemon.attempt.slice_record import SliceDone
 from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, Tasks
 from phantombase.compactor_daemon.execution.runners import SparkRunner
 from phantombase.timeline.errors import PhantombaseError, SparkError, UnsupportedError, UsageError
+from phantombase.timeline.merge.rule import IS_DELETED
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.merge.rule import IS_DELETED
 from phantombase.timeline.storage.folders import ROWS
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

@@ -15,6 +15,7 @@ from phantombase import Writer, schedule, writer
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.merge.rule import IS_DELETED
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
@@ -138,7 +139,7 @@ def test_tables_of_hudi(name: str, tmp_path: Path) -> None:
 
 def test_what_hudi_does_not_do_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "trips")
-    batch = rows((0, 1, 1.0))
+    batch = rows((0, 1, 1.0)).drop_columns([IS_DELETED])
     with pytest.raises(UsageError, match="virtual keys need key columns"):
         writer(batch).table("trips").key().partition("day").conf(VIRTUAL).insert(path)
     times = {"timestamp_type": "UNIX_TIMESTAMP", "output_dateformat": "yyyy-MM", "timezone": "UTC"}
@@ -305,11 +306,11 @@ def test_a_table_without_partitions(tmp_path: Path) -> None:
     ids=["upsert", "delete", "merge_into", "delete_partition", "buckets", "combine"],
 )
 def test_what_needs_key_columns_is_refused(write_it: Callable[[Writer, str], Any], what: str, tmp_path: Path) -> None:
-    path = str(tmp_path / "events")
-    events(BATCH).insert(path)
+    path, batch = str(tmp_path / "events"), BATCH.drop_columns([IS_DELETED])
+    events(batch).insert(path)
     before = held(tmp_path / "events")
     with pytest.raises(UnsupportedError, match=what):
-        write_it(writer(BATCH), path)
+        write_it(writer(batch), path)
     assert held(tmp_path / "events") == before
 
 

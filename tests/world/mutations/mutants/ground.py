@@ -426,7 +426,7 @@ WRITERS: tuple[Mutant, ...] = (
     (_PLACE, "wanted.fullmatch(partition)", "wanted.match(partition)", "overwrite"),
     ("writer_hooks/commit/transaction", "{} if operation is Operation.DELETE_PARTITION else stats", "{}", "overwrite"),
     ("writer_hooks/write/write", "    refuse_planned(table, instant, job.write, mine.replaced)\n", "", "overwrite"),
-    ("writer_hooks/write/writer", "if not named or not all(isinstance(one, str) and one for one in named):", "if not named:", "overwrite"),
+    ("writer_hooks/options", "if not named or not all(isinstance(one, str) and one for one in named):", "if not named:", "overwrite"),
     ("writer_hooks/index/key_index", " if g.key not in self.work.replaced]", "]", "overwrite"),
     ("writer_hooks/index/bucket_step", "except (MalformedError, MissingFileError):", "except MissingFileError:", "torn_commit"),
     ("writer_hooks/index/bucket_step", "except (MalformedError, MissingFileError):", "except MalformedError:", "conflict"),
