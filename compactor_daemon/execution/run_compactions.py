@@ -299,7 +299,7 @@ class AsyncCompaction:
 
     def __enter__(self) -> Self:
         if self._thread.ident is not None:
-            raise UsageError("an AsyncCompaction is entered once", path=self._path, todo="Make another one.")
+            raise UsageError("compactions in the background begin once", path=self._path, todo="Make another object.")
         self._thread.start()
         return self
 

@@ -17,7 +17,7 @@ from phantombase.timeline.terminal.boundary import run
 from tests.project.rooms import modules
 
 TREE = {name: one for name, one in vars(errors).items() if inspect.isclass(one) and issubclass(one, PhantombaseError)}
-OF_THE_USER = {"option", "rows"}
+OF_THE_USER = {"option", "rows", "erase"}
 """Files whose errors quote the class of what a user gave."""
 
 

@@ -167,9 +167,9 @@ class History:
         writer(keys).buckets(self.buckets).delete(self.path)
 
     def merge(self) -> None:
-        """Some columns of the keys that are there."""
+        """Some columns of the keys that are there. Hudi does not read such updates beside marks of deletion."""
         columns = self.chance.choice([("a",), ("b",), ("a", "n"), ("n", "s")])
-        if self.case.merges:
+        if self.case.merges and not self.marked:
             needed = ("ts",) if self.case.mode is EVENT else ()
             rows = self._rows(self._some(), marks=False).select(["id", *columns, *needed])
             described = writer(rows).option(log_format=self.log_format).buckets(self.buckets)

@@ -23,6 +23,7 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.instant_files import load_state_files
 from phantombase.timeline.locks.heartbeat import Heartbeats
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.merge.rule import IS_DELETED
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.commit.stream_batches import StreamBatch
@@ -71,13 +72,18 @@ class Ground:
 
     def make(self) -> None:
         options = WriteOptions(buckets=self.buckets, slots=1)
-        written_table(self.origin, self.version, rows(*((n, 10, 1.0) for n in (0, 3, 1, 4))), options)
+        first = self._marked(rows(*((n, 10, 1.0) for n in (0, 3, 1, 4))))
+        written_table(self.origin, self.version, first, options)
         upsert = Write(operation=Operation.UPSERT, options=options)
-        write(open_table(self.origin), LocalEngine(rows((3, 11, 2.0)), slots=1), upsert)
+        write(open_table(self.origin), LocalEngine(self._marked(rows((3, 11, 2.0))), slots=1), upsert)
         with self.copy() as path:
             written = self.write(LocalStorage(str(path)))
             assert written.files == 3 or self.operation is not Operation.UPSERT
             assert read_rows(path) == self.behind
+
+    def _marked(self, batch: pa.Table) -> pa.Table:
+        """Rows with marks of deletion, where the table may have them."""
+        return batch if self.into is None else batch.drop_columns([IS_DELETED])
 
     @property
     def origin(self) -> Path:
@@ -115,7 +121,7 @@ class Ground:
     def _write(self, storage: Storage, batch: pa.Table, operation: Operation) -> Written:
         options = impatient(WriteOptions(buckets=self.buckets, slots=1, lazy_rollback=False))
         what = Write(operation=operation, options=options, into=self.into)
-        return write(open_table(Path(storage.base_path), storage), LocalEngine(batch, slots=1), what)
+        return write(open_table(Path(storage.base_path), storage), LocalEngine(self._marked(batch), slots=1), what)
 
     def check_next(self, path: Path) -> None:
         """A reader sees the disturbed write or does not; the next write works, and nothing is left of the other."""
