@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -26,7 +28,7 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.instants.instant_files import load_state_files, of_instants
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
-from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
 from phantombase.timeline.metadata_table import index_logs
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.read import read_entries
@@ -35,11 +37,12 @@ from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import BUILDS, METADATA_FOLDER
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.table import Table, open_metadata_table
+from phantombase.timeline.table.in_progress import exclusive
+from phantombase.timeline.table.table import Snapshot, Table, open_metadata_table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.schema.new_table import NewTable, create_table
-from phantombase.writer_hooks.write.write import write
+from phantombase.writer_hooks.write.write import Written, write
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.evolved_tables import alter, columns_of
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
@@ -128,6 +131,22 @@ def test_what_completes_meanwhile_is_added(path: Path) -> None:
     built = build_in_a_write(path)
     assert built.rounds == 0
     check(path, *names)
+
+
+def test_what_completes_right_before_the_lock_is_added(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last look at the timeline without it."""
+    done = list[Written]()
+
+    @contextmanager
+    def later(table: Table, lock: TableLock, why: str, *given: Any, **more: Any) -> Iterator[Snapshot]:
+        if why == "make the metadata table visible" and not done:
+            done.append(writer(rows(range(6), 10**7)).upsert(str(path)))
+        with exclusive(table, lock, why, *given, **more) as held:
+            yield held
+
+    monkeypatch.setattr("phantombase.compactor_daemon.metadata_services.build.exclusive", later)
+    check(path, *build(path).built)
+    assert done
 
 
 def build_in_a_write(path: Path) -> MetadataBuilt:
