@@ -39,7 +39,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import ClusterPlan, encode_cluster_plan
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.indexed_columns import followed_expressions
+from phantombase.timeline.metadata_table.expression_index import followed_expressions
 from phantombase.timeline.metadata_table.record_index import missing_entries, upkeep_of
 from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
 from phantombase.timeline.storage.server_clock import storage_ms

@@ -41,15 +41,15 @@ from phantombase.timeline.metadata_table.create import (
     save_built,
     take_out,
 )
-from phantombase.timeline.metadata_table.index_logs import IndexLog
-from phantombase.timeline.metadata_table.indexed_columns import IndexedColumn
-from phantombase.timeline.metadata_table.measure import Measure
-from phantombase.timeline.metadata_table.record_index import (
+from phantombase.timeline.metadata_table.expression_index import Expression
+from phantombase.timeline.metadata_table.index_definitions import (
     INDEX_DEFINITIONS,
     known_definitions,
     put_definitions,
     take_out_definitions,
 )
+from phantombase.timeline.metadata_table.index_logs import IndexLog
+from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.records.entries import new_schema
 from phantombase.timeline.metadata_table.records.keys import (
     COLUMN_STATS,
@@ -215,7 +215,7 @@ def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
 @dataclass(kw_only=True)
 class _Build:
     """One run. `rounds`: the staged log files of each difference; `state`: what they lead to; `bases`: base files of
-    the first `merged` rounds; `said`: the expressions that were measured, one set if they never changed."""
+    the first `merged` rounds; `expressions`: those of each round, one set if they never changed."""
 
     table: Table
     lock: TableLock
@@ -230,7 +230,7 @@ class _Build:
     merged: int = 0
     bases: dict[tuple[str, str], IndexLog] = field(default_factory=dict)
     filling: Filling | None = None
-    said: set[frozenset[IndexedColumn]] = field(default_factory=set)
+    expressions: set[frozenset[Expression]] = field(default_factory=set)
 
     def execute(self) -> MetadataBuilt:
         seen = self.table.snapshot(cached=False)
@@ -307,7 +307,9 @@ class _Build:
         if state == self.state:
             return False
         instant = fill_time(seen.config, self.first)
-        logs = self.filling.stage(seen, instant, (self.state, state), self._measure(seen), self.progress)
+        measure = self._measure(seen)
+        self.expressions.add(_expressions(measure))
+        logs = self.filling.stage(seen, instant, (self.state, state), measure, self.progress)
         self.rounds.append(logs)
         self.state = state
         return True
@@ -319,9 +321,7 @@ class _Build:
             return None
         only = set(seen.config.metadata_partitions) - set(self.chosen.names)
         config = seen.config.with_metadata_partitions(self.chosen.names).without_metadata_partitions(only)
-        measure = Measure.of(replace(seen, config=config), schema, known_definitions(seen.storage))
-        self.said.add(frozenset(one for one in (measure.columns if measure else ()) if one.expression is not None))
-        return measure
+        return Measure.of(replace(seen, config=config), schema, known_definitions(seen.storage))
 
     def _switch(self, held: Snapshot) -> MetadataBuilt:
         assert self.filling is not None
@@ -352,11 +352,14 @@ class _Build:
         if self._is_indexed:
             remove_wanted(storage)
         _log.info("metadata_built", table=storage.base_path, partitions=names, files=self.state.count)
-        return replace(_report(self.chosen, self.state), bytes=self._bytes(), rounds=max(0, len(self.rounds) - 1))
+        return replace(
+            _report(self.chosen, self.state),
+            bytes=sum(base.size for base in self.bases.values()),
+            rounds=max(0, len(self.rounds) - 1),
+        )
 
     def _check_still(self, held: Snapshot) -> None:
         """ConflictError: the metadata table is not as it was when the run began, or expressions have other bounds."""
-        self._measure(held)
         built, config = set(held.config.metadata_partitions), held.config
         if self.chosen.is_new:
             others = built
@@ -365,7 +368,7 @@ class _Build:
             if not others:
                 fills = fills_of(config, open_metadata_table(held).load_timeline(archived=True))
                 others = set() if fills == self.first else built
-        if others or len(self.said) > 1:
+        if others or not self.expressions <= {_expressions(self._measure(held))}:
             raise ConflictError(
                 "another process changed the metadata table meanwhile, or a column of an expression index",
                 path=held.storage.base_path,
@@ -373,8 +376,9 @@ class _Build:
                 todo="Nothing was changed. Run again for what is missing.",
             )
 
-    def _bytes(self) -> int:
-        return sum(base.size for base in self.bases.values())
+
+def _expressions(measure: Measure | None) -> frozenset[Expression]:
+    return frozenset(() if measure is None else measure.expressions)
 
 
 def _report(chosen: Chosen, state: ListedState) -> MetadataBuilt:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.timeline.metadata_table.record_index import (
+from phantombase.timeline.metadata_table.index_definitions import (
     READ_AS_DEFINED,
     UNBUILDABLE,
     known_definitions,
@@ -174,7 +174,7 @@ def _expressions(table: Snapshot, definitions: Mapping[str, Any]) -> tuple[str, 
     defined = [name for name in definitions if name.startswith(EXPRESSION_INDEX)]
     if not defined or not table.layout.has_completion_times or not table.timeline.completed_writes:
         return ()
-    from phantombase.timeline.metadata_table.indexed_columns import expressions_in  # late: it takes pyarrow
+    from phantombase.timeline.metadata_table.expression_index import expressions_in  # late: it takes pyarrow
 
     schema = table.newest_schema()
     found = {} if schema.evolved is not None else expressions_in(definitions, defined, schema)

@@ -38,8 +38,8 @@ from phantombase.timeline.instants.timeline import commits_since_compaction
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.commit import forget
+from phantombase.timeline.metadata_table.index_definitions import note_unbuildable, taken_out_indexes
 from phantombase.timeline.metadata_table.read import load_metadata_view
-from phantombase.timeline.metadata_table.record_index import note_unbuildable, taken_out_indexes
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.server_clock import storage_ms

@@ -103,7 +103,7 @@ def find_hudi_signs(table: Snapshot, later: Timeline | None = None) -> HudiSigns
 def _followed_expressions(table: Snapshot) -> tuple[str, ...]:
     if not any(name.startswith(EXPRESSION_INDEX) for name in table.config.metadata_partitions):
         return ()
-    from phantombase.timeline.metadata_table.indexed_columns import followed_expressions  # late: it takes pyarrow
+    from phantombase.timeline.metadata_table.expression_index import followed_expressions  # late: it takes pyarrow
 
     return followed_expressions(table)
 

@@ -4,12 +4,6 @@ Order: numbers by value, NaN above all of them and equal to itself, as in Spark 
 (UTF-8) bytes, as in Spark; decimals by value. A float's low bound of zero is always -0.0, and its high bound of zero
 always 0.0, since Java treats the two as different.
 
-Bounds of an expression (`Expression`) hold whatever the time zone of the session that computes it, or asks: a day is
-added to both sides of a time, more than any zone is away, and as much as one has left out (2011-12-30 in Samoa: texts
-of that date are of the next). Texts are in the same order by UTF-8 and UTF-16 without
-characters above U+FFFF; with one the bounds are unknown. Only ASCII letters have the same case in each Java. Times in
-years with another calendar, or with other than four digits, have the widest bounds.
-
 A reader loses rows if a bound is too narrow. So bounds are read only for types with unambiguous stored values:
 integers, dates, texts, and timestamps where the record names the unit (index version 2). There are no bounds for floats
 (NaN; zeros of two signs), decimals, bytes, values of another type than the column has now, and dates and times so old
@@ -22,9 +16,8 @@ from __future__ import annotations
 import base64
 import decimal
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +26,8 @@ import pyarrow.compute as pc
 from ..codec.calendar import first_alike
 from ..codec.columns import flat
 from ..filter.possible import UNKNOWN, Bounds
-from .indexed_columns import Expression, IndexedColumn, Kind, Value, ValueType
+from .expression_index import Expression, bounds_of
+from .indexed_columns import IndexedColumn, Kind, Value, ValueType
 from .records.keys import MetadataRecord
 
 _FLOATS = (Kind.FLOAT, Kind.DOUBLE)
@@ -160,8 +154,8 @@ def _range(column: IndexedColumn, array: pa.Array | None, rows: int) -> ColumnRa
     nulls = array.null_count
     if pa.types.is_dictionary(array.type):
         array = array.unique().dictionary_decode()
-    if column.expression is not None:
-        low, high = _of_expression(column.expression, array) or (None, None)
+    if isinstance(column, Expression):
+        low, high = bounds_of(column, array) or (None, None)
         return ColumnRange(column=column.name, type=column.type, low=low, high=high, nulls=nulls, values=rows)
     if array.type != column.type.arrow:
         array = array.cast(column.type.arrow)
@@ -191,88 +185,6 @@ def _float_ends(array: pa.Array) -> tuple[float, float]:
     if pc.any(pc.is_nan(array)).as_py():
         high = math.nan
     return low, high
-
-
-_TRIMS: Mapping[str, Callable[..., pa.Array]] = {"trim": pc.utf8_trim, "ltrim": pc.utf8_ltrim, "rtrim": pc.utf8_rtrim}
-_LETTERS: Mapping[str, Callable[..., pa.Array]] = {"lower": pc.ascii_lower, "upper": pc.ascii_upper}
-LAST_TEXT, _BEYOND = "\uffff", r"[\x{FFFF}-\x{10FFFF}]"
-"""The widest upper bound of texts; characters with which bounds are unknown."""
-_INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
-_EPOCH, _DAY_S = datetime(1970, 1, 1), 86_400
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_ZONES_S = _DAY_S
-_FIRST_S, _LAST_S = (int((datetime(year, 1, 1) - _EPOCH).total_seconds()) for year in (1583, 9999))
-_WIDEST: Mapping[str, tuple[Value, Value]] = {
-    "year": (_INT_MIN, _INT_MAX),
-    "month": (1, 12),
-    "day": (1, 31),
-    **dict.fromkeys(("date_format", "from_unixtime"), ("", LAST_TEXT)),
-}
-_FORMATS = {"yyyy": "{:%Y}", "MM": "{:%m}", "dd": "{:%d}", "HH": "{:%H}", "mm": "{:%M}", "ss": "{:%S}"}
-
-
-def _of_expression(said: Expression, array: pa.Array) -> tuple[Value, Value] | None:
-    """Bounds of the function's values, of an array with a value; None: unknown."""
-    of, type_ = pa.types, array.type
-    is_text = of.is_string(type_) or of.is_large_string(type_)
-    if said.source is Kind.STRING:
-        return _of_texts(said.function, array.cast(pa.string())) if is_text else None
-    is_alike = {Kind.DATE: of.is_date32, Kind.INT: of.is_integer, Kind.LONG: of.is_integer}
-    if not is_alike.get(said.source, of.is_timestamp)(type_):
-        return None  # of a file from before the column's type was changed
-    bounds = pc.min_max(array.cast(pa.int32() if pa.types.is_date32(array.type) else pa.int64()))
-    low, high = bounds["min"].as_py(), bounds["max"].as_py()
-    if said.function == "identity":
-        return low, high
-    if said.function in ("date_add", "date_sub"):
-        days = int(said.option) * (1 if said.function == "date_add" else -1)
-        low, high = low + days, high + days
-        return (low, high) if low >= _INT_MIN and high <= _INT_MAX else None
-    if pa.types.is_date32(array.type):
-        if said.function == "to_date":
-            return low, high
-        days = 2 if said.function == "date_format" else 1
-        low, high = low * _DAY_S, (high + days) * _DAY_S - 1
-    else:
-        unit = _PER_SECOND[array.type.unit] if pa.types.is_timestamp(array.type) else 1
-        low, high = low // unit - _ZONES_S, high // unit + _ZONES_S
-    is_usual = low >= _FIRST_S and high < _LAST_S
-    return _of_times(said, *(_EPOCH + timedelta(seconds=s) if is_usual else None for s in (low, high)))
-
-
-def _of_texts(function: str, texts: pa.Array) -> tuple[Value, Value] | None:
-    if function == "length":
-        values = pc.utf8_length(texts)
-    elif pc.any(pc.match_substring_regex(texts, _BEYOND)).as_py():
-        return None
-    elif function in _LETTERS:
-        if not pc.all(pc.string_is_ascii(texts)).as_py():
-            return "", LAST_TEXT
-        values = _LETTERS[function](texts)
-    else:
-        values = _TRIMS[function](texts, characters=" ") if function in _TRIMS else texts
-    ends = pc.min_max(values)
-    return ends["min"].as_py(), ends["max"].as_py()
-
-
-def _of_times(said: Expression, first: datetime | None, last: datetime | None) -> tuple[Value, Value] | None:
-    """Of all times between the two; None: in unusual years."""
-    if said.function == "hour":
-        return 0, 23
-    if first is None or last is None:
-        return _WIDEST.get(said.function)
-    if said.function == "month":
-        return (first.month, last.month) if first.year == last.year else (1, 12)
-    if said.function == "day":
-        return (first.day, last.day) if (first.year, first.month) == (last.year, last.month) else (1, 31)
-    if said.function == "year":
-        return first.year, last.year
-    if said.function == "to_date":
-        return (first - _EPOCH).days, (last - _EPOCH).days
-    text = said.option or "yyyy-MM-dd HH:mm:ss"
-    for part, format_ in _FORMATS.items():
-        text = text.replace(part, format_)
-    return tuple(text.format(*[one] * len(_FORMATS)) for one in (first, last))  # type: ignore[return-value]
 
 
 def _order(value: Any) -> Any:

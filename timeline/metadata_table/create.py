@@ -33,8 +33,9 @@ from ..storage.contract import PrefixStorage, Storage
 from ..storage.folders import METADATA_FOLDER
 from ..table.in_progress import READ_INSIDE, Guard, check_lock, exclusive, regardless
 from ..table.table import Table, open_metadata_table
+from .index_definitions import keep_definitions, put_definitions, take_out_definitions
 from .index_logs import IndexLog
-from .record_index import keep_definitions, mark_global_keys, put_definitions, take_out_definitions
+from .record_index import mark_global_keys
 from .records.entries import encoder, new_schema
 from .records.hfile import encode_hfile
 from .records.keys import FILES, RowIndex, files_records, new_file_ids

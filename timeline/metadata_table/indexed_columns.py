@@ -26,16 +26,13 @@ values:
 
 DecimalWrapper is decimal(30, 15): in version 1 Hudi 1.x keeps no statistics of other decimals, and 0.15 fails on a
 value that does not fit. Bounds of milliseconds in version 1 are wide, see `_readings`. Source: Hudi ValueType,
-ValueMetadata, HoodieAvroWrapperUtils.
-
-An expression index has the same records, of the values of a Spark function of one column (see `column_range`). Its
-definition says the function, its options, and the version of the values."""
+ValueMetadata, HoodieAvroWrapperUtils."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
@@ -54,9 +51,7 @@ from ..codec.avro_schema import (
     without_null,
 )
 from ..errors import MalformedError
-from ..table.table import Table, TableSchema
-from .record_index import INDEX_DEFINITIONS, definitions_in, stored_definitions
-from .records.keys import BLOOM_FILTERS, COLUMN_STATS, EXPRESSION_INDEX
+from .index_definitions import INDEX_DEFINITIONS, definitions_in
 
 Value = bool | int | float | str | bytes
 
@@ -208,44 +203,17 @@ _FIRST_COLUMNS = 32
 _ALWAYS = (COMMIT_TIME, PARTITION_PATH, RECORD_KEY)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expression:
-    """What an expression index says: a `function` of a `column`, with its one option besides (a format, or days).
-    `partition`: of the metadata table; `source`: the column's kind; `version`: how the values are stored."""
-
-    partition: str
-    column: str
-    source: Kind
-    function: str
-    option: str
-    version: IndexVersion
-
-    @property
-    def name(self) -> str:
-        """Another one for another expression, so that no values of an index that was dropped are taken for its own."""
-        return f"{self.partition}={self.function}({self.column},{self.option})"
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether bounds are as tight as those that Hudi computes, whatever its time zone, but for letters beyond
-        ASCII."""
-        is_of_zone = self.source >= Kind.TIME_MILLIS or self.function == "from_unixtime"
-        return not is_of_zone and self.function not in ("month", "day", "hour", "date_format")
-
-
 @dataclass(frozen=True, slots=True)
 class IndexedColumn:
-    """A column with statistics: names joined by dots, as a path through structs. With an `expression` the values are
-    those of a function, of this type."""
+    """A column with statistics: names joined by dots, as a path through structs."""
 
     name: str
     type: ValueType
-    expression: Expression | None = None
 
     @property
     def path(self) -> str:
         """The column that is read."""
-        return self.name if self.expression is None else self.expression.column
+        return self.name
 
 
 def columns_to_index(schema_text: str, index_defs: bytes | None, table_version: int) -> tuple[IndexedColumn, ...]:
@@ -258,85 +226,6 @@ def columns_to_index(schema_text: str, index_defs: bytes | None, table_version: 
     names = [*written, *_default_names(record, written, version, table_version)]
     columns = {name: _value_type(record, name) for name in names}
     return tuple(IndexedColumn(name, kind) for name, kind in columns.items() if kind is not None)
-
-
-_TEXTS = ("lower", "upper", "trim", "ltrim", "rtrim")
-_PARTS = ("year", "month", "day", "hour")
-_TIME_FORMAT = re.compile("yyyy(?:[-/ ._]?MM(?:[-/ ._]?dd(?:[-/ ._]?HH(?:[-/:._]?mm(?:[-/:._]?ss)?)?)?)?)?")
-"""Formats whose texts are in the order of their times."""
-_OPTIONS = {"date_format": "format", "from_unixtime": "format", "date_add": "days", "date_sub": "days"}
-
-
-def expressions_in(
-    definitions: Mapping[str, Any], names: Collection[str], schema: TableSchema
-) -> dict[str, IndexedColumn | None]:
-    """The expression indexes among these partitions that stay exact after a change by phantombase, by partition: those
-    with bounds that can be computed; None: one of bloom filters, of which a new file needs none. `schema`: of the rows;
-    a column with a default has values in rows of files that lack it."""
-    found: dict[str, IndexedColumn | None] = {}
-    of_rows = schema.arrow
-    there = frozenset(of_rows.names) - {path[0] for path, default in schema.defaults.items() if default is not None}
-    for name in names:
-        one, fields = definitions.get(name, {}), definitions.get(name, {}).get("sourceFields")
-        if not name.startswith(EXPRESSION_INDEX) or not isinstance(fields, list) or len(fields) != 1:
-            continue
-        if one.get("indexType") == BLOOM_FILTERS:
-            found[name] = None
-        column, function, version = fields[0], one.get("indexFunction"), one.get("version", IndexVersion.V1.name)
-        given = one.get("indexOptions") or {}
-        if not isinstance(given, dict) or not all(isinstance(said, str) for said in (column, function, version)):
-            continue
-        options = {key: value for key, value in given.items() if key != "expr"}
-        option = options.pop(_OPTIONS.get(function, ""), "")
-        is_known = one.get("indexType") == COLUMN_STATS and version in IndexVersion.__members__ and not options
-        if is_known and column in there and isinstance(option, str):
-            source = of_rows.field(column).type
-            if (type_ := _result(function, source, option)) is not None:
-                said = Expression(
-                    partition=name,
-                    column=column,
-                    source=_KINDS[source],
-                    function=function,
-                    option=option,
-                    version=IndexVersion[version],
-                )
-                found[name] = IndexedColumn(said.name, type_, said)
-    return found
-
-
-def followed_expressions(table: Table, schema: TableSchema | None = None) -> tuple[str, ...]:
-    """The expression indexes that stay exact after a change; `schema`: of its rows, None: the newest. MalformedError:
-    damaged definitions."""
-    names = [name for name in table.config.built_metadata_partitions if name.startswith(EXPRESSION_INDEX)]
-    if names and schema is None:
-        seen = table.with_timeline(table.load_timeline())
-        schema = seen.newest_schema() if seen.timeline.completed_writes else None
-    if not names or schema is None or schema.evolved is not None:
-        return ()
-    return tuple(expressions_in(definitions_in(stored_definitions(table.storage)), names, schema))
-
-
-def _result(function: str, column: pa.DataType, option: str) -> ValueType | None:
-    """The type of the values; None: a function whose bounds are not computed here."""
-    of = pa.types
-    is_time = of.is_date32(column) or (of.is_timestamp(column) and column in _KINDS)
-    is_number = column in (pa.int32(), pa.int64())
-    if function == "identity" and (is_number or of.is_string(column) or of.is_date32(column)):
-        return ValueType.of(column)
-    if function in _TEXTS and of.is_string(column):
-        return ValueType(Kind.STRING)
-    if (function == "length" and of.is_string(column)) or (function in _PARTS and is_time):
-        return ValueType(Kind.INT)
-    if function == "to_date" and is_time:
-        return ValueType(Kind.DATE)
-    if function in ("date_add", "date_sub") and of.is_date32(column) and re.fullmatch("-?[0-9]{1,6}", option):
-        return ValueType(Kind.DATE)
-    by_format = _TIME_FORMAT.fullmatch(option) is not None
-    if (function == "date_format" and is_time and by_format) or (
-        function == "from_unixtime" and is_number and (by_format or not option)
-    ):
-        return ValueType(Kind.STRING)
-    return None
 
 
 def index_version(index_defs: bytes | None, table_version: int) -> IndexVersion:

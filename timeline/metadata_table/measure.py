@@ -38,18 +38,9 @@ from ..storage.contract import Storage
 from ..storage.folders import join
 from ..table.table import Table, TableSchema
 from .column_range import ColumnRange, merged_ranges, no_values, range_between, ranges_of_rows
-from .indexed_columns import (
-    Expression,
-    IndexedColumn,
-    IndexVersion,
-    Kind,
-    Value,
-    ValueType,
-    columns_to_index,
-    expressions_in,
-    index_version,
-)
-from .record_index import definitions_in, stored_definitions
+from .expression_index import Expression, expressions_in
+from .index_definitions import definitions_in, stored_definitions
+from .indexed_columns import IndexedColumn, IndexVersion, Kind, Value, ValueType, columns_to_index, index_version
 from .records.keys import (
     BLOOM_FILTERS,
     COLUMN_STATS,
@@ -77,7 +68,7 @@ def ranges_of_parquet(source: pa.NativeFile, path: str, columns: Sequence[Indexe
         there = file.schema_arrow
         columns = _in_these_letters(columns, there.names)
         places = {file.metadata.schema.column(i).path: i for i in range(file.metadata.num_columns)}
-        plain = [c for c in columns if c.name in places and c.expression is None]
+        plain = [c for c in columns if c.name in places and not isinstance(c, Expression)]
         known = {c.name: _of_footer(file, there, places[c.name], c) for c in plain}
         unknown = [c for c in columns if known.get(c.name) is None]
         read = {r.column: r for r in _of_columns(source, file, unknown)}
@@ -233,7 +224,12 @@ class Measure:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the columns with statistics."""
-        return tuple(column.name for column in self.columns if column.expression is None)
+        return tuple(column.name for column in self.columns if not isinstance(column, Expression))
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """The expressions whose values are measured."""
+        return tuple(column for column in self.columns if isinstance(column, Expression))
 
     def file(self, storage: Storage, path: str, name: str) -> tuple[ColumnRange, ...]:
         """The ranges of a base or log file whose final name is `name`. Errors: as in any read of the file."""
@@ -339,8 +335,8 @@ def index_records(
     the needed ones. A base file without a bloom filter gets no filter record. None for a record: an expression index
     cannot hold the values."""
     columns = [] if measure is None else [(c.name, c.type) for c in measure.columns]
-    said = {c.name: c.expression for c in (() if measure is None else measure.columns) if c.expression is not None}
-    said = {name: one for name, one in said.items() if one.partition in wanted}
+    expressions = () if measure is None else measure.expressions
+    said = {one.name: one for one in expressions if one.partition in wanted}
     plain = frozenset(() if measure is None else measure.names)
 
     def known(place: tuple[str, str]) -> _Known | None:

@@ -33,8 +33,8 @@ from ..view.view import FileSlice, GroupKey, TableView
 from . import commit
 from .commit import EncodedRecords, commit_records, newest_schema
 from .create import take_out
+from .expression_index import followed_expressions
 from .index_logs import IndexLogs, RecordedKeys, StagedKeys, cannot_hold, index_file_groups, stage_index_logs
-from .indexed_columns import followed_expressions
 from .measure import Measure, Measured, index_records
 from .read import cannot_widen, value_type
 from .record_index import followed_indexes, missing_entries, upkeep_of
@@ -142,8 +142,7 @@ def prepare(table: Table, change: Change) -> Update | None:
             records[partition].append(encode(keyed))
             if keyed[1]["type"] == PARTITION_STATS_TYPE:
                 types[partition][keyed[0]] = value_type(keyed[1])
-        said = (one.expression for one in (() if measure is None else measure.columns))
-        columns = {one.partition: one.column for one in said if one is not None}
+        columns = {one.partition: one.column for one in (() if measure is None else measure.expressions)}
         # Hudi's readers fail when they merge bounds of two types.
         unheld |= {name for name, of in types.items() if cannot_widen(table, name, of, columns.get(name, ""))}
         for partition in unheld:

@@ -35,10 +35,11 @@ from ..view.grouping import file_groups
 from ..view.log_blocks import visibility_of
 from ..view.view import ViewFacts
 from ..view.view_loader import StorageListing, needs_archive
-from .column_range import LAST_TEXT
+from .expression_index import LAST_TEXT
+from .index_definitions import unfollowed_signs
 from .measure import Measure, index_records
 from .read import ListedFiles, load_metadata_view, read_entries, read_files, slice_entries
-from .record_index import followed_indexes, unfollowed_signs
+from .record_index import followed_indexes
 from .records.entries import combine, entry_keys
 from .records.keys import EXPRESSION_INDEX, FILES, SECONDARY_INDEX
 from .valid_instants import refuse_uncompleted, valid_instants
@@ -169,7 +170,7 @@ def _narrow_bounds(table: Table, partition: str) -> str:
         names = set(before.config.metadata_partitions) - {partition}
         alone = replace(before, config=before.config.without_metadata_partitions(names))
         measure = Measure.of(alone, before.newest_schema())
-        if measure is None or not all(one.expression and one.expression.is_exact for one in measure.columns):
+        if measure is None or measure.names or not all(one.is_exact for one in measure.expressions):
             return ""
         files = defaultdict[str, dict[str, int]](dict)
         for slice_ in before.load_view().slices():  # the newest: Hudi narrows bounds of a partition to their files

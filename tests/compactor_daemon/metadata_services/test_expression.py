@@ -17,9 +17,9 @@ from phantombase.compactor_daemon.unit_of_work import ServiceMeans
 from phantombase.timeline.audit.validate import validated
 from phantombase.timeline.errors import ConflictError, UnsupportedError
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.index_definitions import INDEX_DEFINITIONS, undefined_indexes
 from phantombase.timeline.metadata_table.measure import index_records
 from phantombase.timeline.metadata_table.read import read_entries
-from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS, undefined_indexes
 from phantombase.timeline.metadata_table.records.entries import PARTITION_STATS
 from phantombase.timeline.metadata_table.records.keys import column_stats_key, expression_stats_key
 from phantombase.timeline.storage.contract import Storage
@@ -108,7 +108,7 @@ def test_wrong_bounds_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = table_with(tmp_path, LOWER)
     with monkeypatch.context() as patched:
         patched.setattr(
-            "phantombase.timeline.metadata_table.column_range._LETTERS", {"lower": lambda texts: pa.array(["m"])}
+            "phantombase.timeline.metadata_table.expression_index._LETTERS", {"lower": lambda texts: pa.array(["m"])}
         )
         build(path)
     (found,) = dict(validated(open_table(path)).damaged_indexes).items()
@@ -155,7 +155,9 @@ def test_it_is_taken_out_where_a_bound_would_leave_out_rows(tmp_path: Path, monk
     upsert(path, "Oslo", 1)
     assert not is_right(path)
     with monkeypatch.context() as patched:
-        patched.setattr("phantombase.timeline.metadata_table.column_range._of_texts", lambda *_: ("a\U0001f600", "b"))
+        patched.setattr(
+            "phantombase.timeline.metadata_table.expression_index._of_texts", lambda *_: ("a\U0001f600", "b")
+        )
         build(path)
         assert LOWER in open_table(path).config.metadata_partitions
     upsert(path, "a")

@@ -18,7 +18,7 @@ from phantombase.compactor_daemon.status.coexistence import coexistence, find_hu
 from phantombase.timeline.audit.validate import validated
 from phantombase.timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.record_index import (
+from phantombase.timeline.metadata_table.index_definitions import (
     INDEX_DEFINITIONS,
     definitions_in,
     secondary_index_in,

@@ -19,6 +19,7 @@ from phantombase import writer
 from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.codec.bloom import BloomFilter
 from phantombase.timeline.metadata_table.column_range import ColumnRange, merged_ranges
+from phantombase.timeline.metadata_table.index_definitions import INDEX_DEFINITIONS
 from phantombase.timeline.metadata_table.indexed_columns import (
     IndexedColumn,
     IndexVersion,
@@ -34,7 +35,6 @@ from phantombase.timeline.metadata_table.measure import (
     ranges_of_parquet,
 )
 from phantombase.timeline.metadata_table.read import read_entries
-from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS
 from phantombase.timeline.table.table import Table, open_metadata_table
 from tests.hudi.cases.shared_table import EVENT_TIME, SharedTable
 from tests.hudi.judge.client import Judge

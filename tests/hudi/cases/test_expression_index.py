@@ -17,7 +17,7 @@ from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.timeline.audit.validate import validated
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table import column_range
+from phantombase.timeline.metadata_table import expression_index
 from tests.hudi.cases.indexed_table import AT_ONCE
 from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.support.archived_tables import cluster
@@ -107,7 +107,7 @@ def test_hudi_queries_find_all_rows(judge: Judge, version: int, tmp_path: Path) 
     assert (missed, left > 2) == (0, True)
     assert validated(open_table(path)).good
 
-    with mock.patch.object(column_range, "_LETTERS", {"lower": lambda texts: pa.array(["zz"])}):
+    with mock.patch.object(expression_index, "_LETTERS", {"lower": lambda texts: pa.array(["zz"])}):
         writer(rows(range(1, 30, 4), 3, "Bonn")).upsert(str(path))
     assert asked(judge, path)[1] > 0, "wrong bounds would not be noticed"
     assert not validated(open_table(path)).good

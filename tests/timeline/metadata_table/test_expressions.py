@@ -10,14 +10,14 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 
-from phantombase.timeline.metadata_table.column_range import LAST_TEXT, merged_ranges, ranges_of_rows
-from phantombase.timeline.metadata_table.indexed_columns import IndexedColumn, expressions_in
+from phantombase.timeline.metadata_table.column_range import merged_ranges, ranges_of_rows
+from phantombase.timeline.metadata_table.expression_index import LAST_TEXT, Expression, expressions_in
 
 NAME = "expr_index_x"
 T = pa.timestamp("us", "UTC")
 
 
-def said(function: str, type_: pa.DataType, **options: str) -> IndexedColumn | None:
+def said(function: str, type_: pa.DataType, **options: str) -> Expression | None:
     one = {"indexType": "column_stats", "indexFunction": function, "sourceFields": ["x"], "version": "V2"}
     definitions = {NAME: {**one, "indexOptions": {"expr": function, **options}}}
     schema = mock.Mock(arrow=pa.schema([("x", type_)]), defaults={("y",): 1})

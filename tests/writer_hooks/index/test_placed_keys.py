@@ -20,7 +20,8 @@ from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageEr
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
-from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK, INDEX_DEFINITIONS
+from phantombase.timeline.metadata_table.index_definitions import INDEX_DEFINITIONS
+from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage

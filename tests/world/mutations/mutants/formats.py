@@ -388,7 +388,7 @@ METADATA: tuple[Mutant, ...] = (
     ("timeline/metadata_table/update", "        commit.forget(table, instant)\n", "        pass\n", "attempt/faults"),
     ("timeline/metadata_table/update", "if cannot_widen(table, name, of, columns.get(name, \"\"))}", "if False}", "commit"),
     ("timeline/metadata_table/column_range", "() if self.unknown or other.unknown else (self, other)", "(self, other)", "metadata_table/expressions"),
-    ("timeline/metadata_table/column_range", "_ZONES_S = _DAY_S", "_ZONES_S = 0", "metadata_table/expressions"),
+    ("timeline/metadata_table/expression_index", "_ZONES_S = _DAY_S", "_ZONES_S = 0", "metadata_table/expressions"),
     ("timeline/metadata_table/update", "                unheld.add(partition)\n", "", "metadata_services/expression"),
     ("timeline/metadata_table/records/entries", "_unscaled if _is_decimal(older, newer) else _java_order", "_java_order", "metadata_table/read"),
     # Secondary indexes.
@@ -428,7 +428,7 @@ METADATA: tuple[Mutant, ...] = (
     ("compactor_daemon/metadata_services/serve", "pending(\"deltacommit\") if len(i.requested_time) == _DIGITS]", "pending(\"deltacommit\")]", "unknown"),
     ("compactor_daemon/metadata_services/build", "others = others_at_work(held)", "others = ()", "metadata_services/build"),
     ("compactor_daemon/metadata_services/build", "        self._catch_up(held)\n", "", "metadata_services/build"),
-    ("compactor_daemon/metadata_services/build", " or len(self.said) > 1", "", "metadata_services/expression"),
+    ("compactor_daemon/metadata_services/build", " or not self.expressions <= {_expressions(self._measure(held))}", "", "metadata_services/expression"),
     ("compactor_daemon/undo/rollback", 'if write.completed and metadata.timeline.find(write.requested_time, "deltacommit") is None:', "if False:", "metadata_services/build"),
     ("timeline/metadata_table/commit", "        _withdraw_stale(table, regardless(metadata), instant)\n", "", "unknown"),
     ("timeline/table/table", "raise error.below(metadata.storage.base_path).advising(BUILD_AGAIN) from error", "raise", "unknown"),
