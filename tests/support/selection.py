@@ -28,6 +28,7 @@ ONLY_ALL = {
     "hudi/conformance/test_continuous.py": "read/test_listing_in_pages.py; write/test_interleaved_writers.py",
     "outside/containers/test_fleet.py": "daemon/test_fleet.py; chaos/test_dead_decision.py",
     "outside/containers/test_image.py": "containers/test_files.py: what the image is made of",
+    "outside/containers/test_kubeconform.py": "containers/test_files.py: the fields of each manifest",
     "outside/containers/test_promtool.py": "containers/test_files.py: the names in alerts and dashboard",
     "world/chaos/": "the simulation; STILL_USUAL",
     "outside/test_spark_cluster.py": "attempt/test_slice_task.py: a task run twice; execution/test_split.py",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.support.places import ROOT
 
+KUBERNETES = "1.32"
+"""The release whose schemas the manifests are checked against."""
 RULE = ROOT / "deploy/kubernetes/monitoring/prometheusrule.yaml"
 
 _HEAD = """# Made of deploy/alerts.yaml by `python -m tests.outside.containers.monitoring`.

@@ -28,12 +28,11 @@ from phantombase.timeline.service.served_tables import ServedTable
 from phantombase.timeline.table.history import PriceOptions, WorkDone
 from tests.outside.containers.compose import compose_command
 from tests.outside.containers.engine import NoContainersError
-from tests.outside.containers.monitoring import RULE
+from tests.outside.containers.monitoring import KUBERNETES, RULE
 from tests.outside.containers.monitoring import rule as prometheus_rule
 from tests.support.places import ROOT
 
 DEPLOY = ROOT / "deploy"
-KUBERNETES = "1.32"
 OBJECT_STORE = DEPLOY / "kubernetes-object-store"
 TABLE = "/data/orders"
 WIDE = {"COLUMNS": "250"}
@@ -286,40 +285,3 @@ def test_systemd_understands_the_unit(name: str, tmp_path: Path) -> None:
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     """A command and what it says."""
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl builds the kustomizations")
-@pytest.mark.parametrize(
-    ("folder", "kinds"),
-    [
-        ("kubernetes-object-store", {"ConfigMap", "Deployment", "PodDisruptionBudget"}),
-        ("kubernetes/monitoring", {"PodMonitor", "PrometheusRule"}),
-        ("kubernetes/keda", {"ScaledObject", "Deployment"}),
-    ],
-)
-def test_kustomizations_build(folder: str, kinds: set[str], tmp_path: Path) -> None:
-    """Offline; a fleet over a bucket has no volume for tables, and names its credentials. A component is used."""
-    built_of = DEPLOY / folder
-    if load(built_of / "kustomization.yaml")["kind"] == "Component":
-        shutil.copytree(DEPLOY, tmp_path / "deploy")
-        built_of = tmp_path / "deploy/mine"
-        built_of.mkdir()
-        text = "resources: [../kubernetes-object-store]\ncomponents: [../kubernetes/keda]\n"
-        (built_of / "kustomization.yaml").write_text(text)
-    built = subprocess.run(
-        ["kubectl", "kustomize", str(built_of)], capture_output=True, text=True, check=True, timeout=120
-    )
-    documents = list(yaml.safe_load_all(built.stdout))
-    assert kinds <= {one["kind"] for one in documents}
-    if folder == "kubernetes/keda":
-        assert all(
-            "replicas" not in d["spec"] for d in documents if d["metadata"]["name"] == "phantombase" and "spec" in d
-        )
-    if folder == "kubernetes-object-store":
-        (daemon,) = [d for d in documents if d["metadata"]["name"] == "phantombase" and d["kind"] == "Deployment"]
-        pod = daemon["spec"]["template"]["spec"]
-        (container,) = pod["containers"]
-        assert "--root=s3://lake/warehouse" in container["args"]
-        assert "tables" not in {v["name"] for v in pod["volumes"]} | {m["name"] for m in container["volumeMounts"]}
-        assert container["envFrom"] == [{"secretRef": {"name": "phantombase-object-store", "optional": True}}]
-        kubernetes_validate.validate(daemon, KUBERNETES, strict=True)
