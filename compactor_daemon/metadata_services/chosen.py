@@ -54,7 +54,7 @@ class BuildOptions:
         (),
         f"partitions to build, with commas: {', '.join(KNOWN)}, {SECONDARY_INDEX}NAME:COLUMN (one that is defined "
         f"without :COLUMN, all of these: secondary), {EXPRESSION_INDEX}NAME (one that is defined; all of these: "
-        "expression) [default: those that Hudi's writers build, and secondary and expression indexes that are defined]",
+        "expression) [default: those that Hudi's writers build, and secondary indexes that are defined]",
         metavar="NAMES",
     )
     pending_wait_s: float = option(
@@ -158,15 +158,17 @@ def _secondary(table: Snapshot, definitions: Mapping[str, Any], asked: Mapping[s
 
 def taken_out(table: Snapshot) -> dict[str, str]:
     """The secondary and expression indexes that writes have taken out, and why no service builds them again; "": the
-    metadata service does. MalformedError: damaged definitions."""
-    if FILES not in table.config.built_metadata_partitions or not (names := taken_out_indexes(table)):
+    metadata service does. Without those that Hudi has dropped since then. MalformedError: damaged definitions."""
+    if FILES not in table.config.built_metadata_partitions or not (found := taken_out_indexes(table)):
         return {}
     definitions = known_definitions(table.storage)
-    can = {*_secondary(table, definitions, {}), *_expressions(table, definitions)}
-    return {name: definitions[name].get(UNBUILDABLE) or ("" if name in can else _LEFT) for name in names}
+    said = dict.fromkeys(_secondary(table, definitions, {}), "")
+    said |= {name: _ASKED.format(name) for name in _expressions(table, definitions)}
+    return {name: definitions[name].get(UNBUILDABLE) or said.get(name, _LEFT) for name, there in found.items() if there}
 
 
 _LEFT = "only Hudi's CREATE INDEX builds it"
+_ASKED = "`metadata TABLE --create --indexes {}` builds it, by which Hudi's own queries miss rows"
 
 
 def _expressions(table: Snapshot, definitions: Mapping[str, Any]) -> tuple[str, ...]:
@@ -210,7 +212,7 @@ def _chosen(
             todo="Wait until it is built, or run with --rebuild, which builds it.",
         )
     there = {*config.metadata_partitions, *taken_out}
-    defined = {name for name in known if name.startswith(READ_AS_DEFINED)}
+    defined = {name for name in known if name.startswith(READ_AS_DEFINED)} - _built_if_named(table, known)
     before = there | defined if again and there else set(taken_out)
     names = set(asked) or (before & set(known)) or {*_usual(table), *defined}
     if any(name.startswith(SECONDARY_INDEX) for name in names) and RECORD_INDEX not in config.built_metadata_partitions:
@@ -233,6 +235,16 @@ def _chosen(
             names=_ordered(names), again=config.metadata_partitions, dropped=tuple(sorted(there - set(known)))
         )
     return Chosen(names=_ordered(names), again=_ordered(names & set(config.metadata_partitions)))
+
+
+def _built_if_named(table: Snapshot, known: Collection[str]) -> set[str]:
+    """The defined indexes that are built only if they are named: those of expressions, by which Hudi's own queries miss
+    rows, unless the table has them; and those that Hudi has dropped."""
+    expressions = {name for name in known if name.startswith(EXPRESSION_INDEX)}
+    if not table.config.metadata_partitions:
+        return expressions
+    found = taken_out_indexes(table)
+    return expressions.intersection(found) | {name for name, there in found.items() if not there}
 
 
 def measured_schema(table: Snapshot, names: Collection[str]) -> TableSchema | None:

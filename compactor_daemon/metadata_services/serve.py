@@ -1,5 +1,5 @@
 """Runs what is due on the metadata table, in Hudi's order: pending compactions, a clean, a compaction, archiving. Last,
-indexes that a write took out are built again.
+secondary indexes that a write took out are built again.
 
 The services run under the data table's lock. A compaction merges all partitions of the metadata table together.
 
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import ConflictError, UnsupportedError
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, UnsupportedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, operation_metrics
@@ -364,14 +364,17 @@ def _done(instant: str, commit: CommitMetadata, *, finished: bool) -> MetadataCo
 
 
 def build_again(table: Table, lock: TableLock, *, dry_run: bool = False) -> dict[str, str]:
-    """Builds the secondary and expression indexes that writes have taken out; by name, why one was not built, "": it
-    was, or would be. Pending writes may be long: the next run tries again. What cannot hold a value is not tried."""
+    """Builds the secondary indexes that writes have taken out; by name, why one was not built, "": it was, or would be.
+    Pending writes may be long: the next run tries again. What cannot hold a value is not tried. One that cannot be read
+    does not keep the others."""
     found = taken_out(table.snapshot(cached=False)) if taken_out_indexes(table) else {}
     for name in [] if dry_run else [name for name, why in found.items() if not why]:
         try:
             build_metadata(table, BuildOptions(indexes=(name,), pending_wait_s=10.0), lock)
         except ConflictError as error:
             found[name] = f"it waits: {error.what}"
+        except (MalformedError, MissingFileError) as error:
+            found[name] = str(error)
         except UnsupportedError as error:
             found[name] = error.what
             with exclusive(table, lock, "note why an index is not built", READ_INSIDE) as held:
@@ -385,7 +388,8 @@ def run_service(table: Table, options: MetadataOptions, lock: TableLock, means: 
     served = serve_metadata(table, options, lock, dry_run=means.dry_run)
     again = build_again(table, lock, dry_run=means.dry_run)
     did, due = [], " due" if means.dry_run else ""
-    did += [f"{name}: {why or means.did('built again')}, since a write took it out" for name, why in again.items()]
+    built = f"{means.did('built again')}, since a write took it out"
+    did += [f"{name}: {why or built}" for name, why in again.items()]
     if forgotten := len(served.forgotten):
         did.append(f"{plural(forgotten, 'instant')} of the metadata table {means.did('forgotten')}")
     if served.compactions:

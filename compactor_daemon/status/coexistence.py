@@ -185,7 +185,7 @@ def _metadata_table(seen: HudiSigns) -> Iterator[Finding]:
             what="indexes were taken out, since a write could not keep them true: queries read all files",
             found=", ".join(f"{name} ({why})" if why else name for name, why in seen.taken_out.items()),
             todo="The metadata service (`compactor-daemon maintain TABLE`) builds them again where no reason is said; "
-            "`compactor-daemon metadata TABLE --create` tries all.",
+            "`compactor-daemon metadata TABLE --create --indexes NAME` tries each.",
         )
     try:
         dropped = upkeep(

@@ -110,12 +110,13 @@ def note_unbuildable(table: Table, name: str, why: str) -> None:
         _save_absent(table.storage, absent | {name: {**absent[name], UNBUILDABLE: why}}, {})
 
 
-def taken_out_indexes(table: Table) -> tuple[str, ...]:
-    """The secondary and expression indexes that phantombase has taken out. MalformedError: damaged definitions."""
+def taken_out_indexes(table: Table) -> dict[str, bool]:
+    """The secondary and expression indexes that phantombase took out, and whether each still has its folder: Hudi's
+    DROP INDEX, after a CREATE INDEX of that name, removes it (1.2.0, seen). MalformedError: damaged definitions."""
     if not table.layout.has_completion_times or table.storage.find(_ABSENT) is None:  # a snapshot knows it for nothing
-        return ()
-    absent = definitions_in(_stored(table.storage, _ABSENT))
-    return tuple(sorted(set(absent) - set(table.config.metadata_partitions)))
+        return {}
+    absent = set(definitions_in(_stored(table.storage, _ABSENT))) - set(table.config.metadata_partitions)
+    return {name: bool(listed_if_there(table.storage, f"{METADATA_FOLDER}/{name}")) for name in sorted(absent)}
 
 
 def unfollowed_signs(table: Table) -> dict[str, str]:

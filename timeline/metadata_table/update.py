@@ -202,8 +202,9 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
             instant=change.instant,
             indexes=update.dropped,
             why=why,
-            todo="The metadata service, or `compactor-daemon metadata TABLE --create`, builds secondary and expression "
-            "indexes again where `check` does not say why not, a Hudi writer that has them enabled the others.",
+            todo="The metadata service, or `compactor-daemon metadata TABLE --create`, builds secondary indexes again "
+            "where `check` does not say why not, with --indexes those of expressions; a Hudi writer that has them "
+            "enabled the others.",
         )
     logs = [log for of in update.logs.values() for log in of.logs]
     commit_records(table, change.instant, update.records, update.schema_text, logs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from pathlib import Path
 from unittest import mock
@@ -14,10 +15,12 @@ from phantombase import writer
 from phantombase.compactor_daemon.metadata_services import content
 from phantombase.compactor_daemon.metadata_services.build import MetadataBuilt, build_metadata
 from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
+from phantombase.compactor_daemon.metadata_services.serve import run_service
 from phantombase.compactor_daemon.status.coexistence import coexistence, find_hudi_signs
+from phantombase.compactor_daemon.unit_of_work import ServiceMeans
 from phantombase.timeline.audit.validate import validated
 from phantombase.timeline.errors import MalformedError, PhantombaseError, UnsupportedError
-from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
 from phantombase.timeline.metadata_table.index_definitions import (
     INDEX_DEFINITIONS,
     definitions_in,
@@ -30,6 +33,7 @@ from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import BUILDS, METADATA_FOLDER
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
@@ -299,6 +303,50 @@ def test_a_write_takes_it_out_of_sight(tmp_path: Path) -> None:
     assert build(path).built == ("secondary_index_by_city",)
     assert is_right(path)
     assert not (path / ".hoodie/.phantombase/secondary_indexes").exists()
+
+
+def test_the_service_builds_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But while Hudi builds an index, and where Hudi has dropped one of that name. One that cannot be read, or is
+    defined as it cannot be, does not keep the others."""
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    build(path, OF_CITY, groups=1)
+    upsert(path, LocalStorage(str(path)), "\U0001f600")
+    upsert(path, LocalStorage(str(path)))
+    absent, properties = path / ".hoodie/.phantombase/secondary_indexes", path / ".hoodie/hoodie.properties"
+    kept = json.loads(absent.read_text())["indexDefinitions"]["secondary_index_by_city"]
+    folder, other = path / METADATA_FOLDER / "secondary_index_by_city", path / METADATA_FOLDER / "secondary_index_a"
+
+    def served(*, dry_run: bool = False) -> str:
+        return run_service(open_table(path).snapshot(), AT_ONCE, LOCK, ServiceMeans(dry_run=dry_run)).what
+
+    folder.rename(tmp_path / "elsewhere")
+    assert "secondary_index" not in served(dry_run=True) + served()
+    assert build(path).why == "the table has these partitions already"
+    (tmp_path / "elsewhere").rename(folder)
+
+    shutil.copytree(folder, other)
+    wrong: tuple[object, ...] = (["V2"], None, 5, "x", [], {"a": []}, True, [5])
+    for field in kept:
+        for junk in wrong if ALL else wrong[:1]:
+            said = {"secondary_index_a": {**kept, field: junk}, "secondary_index_by_city": kept}
+            absent.write_text(json.dumps({"indexDefinitions": said}))
+            assert "secondary_index_by_city: would be built again" in served(dry_run=True), (field, junk)
+    absent.write_text(json.dumps({"indexDefinitions": dict.fromkeys(said, kept)}))
+
+    before = properties.read_text()
+    properties.write_text(f"{before}\nhoodie.table.metadata.partitions.inflight=column_stats\n")
+    assert "secondary_index_by_city: Hudi is building an index" in served()
+    properties.write_text(before)
+
+    def built(table: Table, options: BuildOptions, lock: TableLock) -> MetadataBuilt:
+        if options.names == ("secondary_index_a",):
+            raise MalformedError("it is damaged", path="a/b")
+        return build_metadata(table, options, lock)
+
+    monkeypatch.setattr("phantombase.compactor_daemon.metadata_services.serve.build_metadata", built)
+    found = served()
+    assert "secondary_index_a: it is damaged; at a/b, secondary_index_by_city: built again" in found
+    assert is_right(path)
 
 
 def test_definitions_of_another_kind() -> None:
