@@ -162,11 +162,9 @@ _TABLE = "base path of the table: the folder that holds .hoodie"
 _OPTIONS = StatusOptions()
 RETRY, TRIGGER, CHECK = RetryOptions(), TriggerOptions(), CheckOptions()
 TablePaths = Annotated[list[str] | None, typer.Argument(metavar="[TABLE...]", help="base paths of tables")]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON document: sizes in bytes, times in seconds")]
-reports = partial(offers, json=Json)
 
 
-@reports
+@offers
 def status(
     ctx: typer.Context,
     table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help=_TABLE)] = None,
@@ -244,7 +242,7 @@ def status(
     return _watched(one, status_render.status, watch)
 
 
-@reports
+@offers
 def check(
     ctx: typer.Context,
     tables: TablePaths = None,
@@ -319,7 +317,7 @@ def _watched(
             raise typer.Exit from None
 
 
-@reports
+@offers
 def claims(
     ctx: typer.Context,
     tables: TablePaths = None,

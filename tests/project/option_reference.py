@@ -22,6 +22,7 @@ from phantombase.compactor_daemon.daemon.past_writes import ReplayOptions
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.services.hudi_conf import _KNOWN, SCHEDULE_CONF
+from phantombase.compactor_daemon.services.options import Service
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions, UrgencyOptions
@@ -253,22 +254,40 @@ def _own(command: Any) -> Iterator[tuple[str, str]]:
 
 
 def _shared() -> set[tuple[str, str]]:
-    """(option, meaning) that at least four commands take."""
+    """(option, meaning) that several commands take, by name the one that most take; not those of one service, which are
+    with its command."""
+    of_services = set().union(*_of_services().values())
     taken = Counter(chain.from_iterable(_own(command) for _, _, command in _commands()))
-    return {one for one, count in taken.items() if count >= 4}
+    several = (one for one, count in reversed(taken.most_common()) if count > 1 and one not in of_services)
+    return set(dict(several).items())
+
+
+def _of_services() -> dict[str, set[tuple[str, str]]]:
+    """(option, meaning) of each service, under the names by which commands of several services take them."""
+    services = {str(service.value) for service in Service}
+    found = ((name, command.params) for _, name, command in _commands() if name in services)
+    return {name: {(f"--{name}-{p.opts[0].lstrip('-')}", _cell(p.help or "")) for p in of} for name, of in found}
 
 
 def _shared_part() -> Iterator[str]:
     yield from ("| option | meaning |", "| --- | --- |")
-    yield from (f"| `{name}` | {meaning} |" for name, meaning in sorted(dict(sorted(_shared())).items()))
+    yield from (f"| `{name}` | {meaning} |" for name, meaning in sorted(_shared()))
+
+
+def _link(title: str) -> str:
+    """To a heading of this page."""
+    return f"[{title}](#{re.sub('[^a-z -]', '', title.lower()).replace(' ', '-')})"
 
 
 def _command(command: Any) -> Iterator[str]:
     """Its own options, and where on this page those are that it shares with others."""
     own, shared = list(_own(command)), _shared()
-    if alone := [f"| `{name}` | {meaning} |" for name, meaning in own if (name, meaning) not in shared]:
+    services = {name: found for name, found in _of_services().items() if not found.isdisjoint(own)}
+    elsewhere = shared.union(*services.values())
+    if alone := [f"| `{name}` | {meaning} |" for name, meaning in own if (name, meaning) not in elsewhere]:
         yield from ("| option | meaning |", "| --- | --- |", *alone, "")
-    links = [f"[{t}](#{re.sub('[^a-z -]', '', t.lower()).replace(' ', '-')})" for t in _titles(command)]
+    links = [_link(title) for title in _titles(command)]
+    links += [f"{_link(f'`compactor-daemon {name}`')} as `--{name}-...`" for name in services]
     names = ", ".join(f"`{name}`" for name, meaning in own if (name, meaning) in shared)
     if names:
         links.insert(0, f"[several commands](#options-of-several-commands): {names}")

@@ -13,13 +13,13 @@ from ..audit.validate import repair_times as set_times
 from ..instants.clock_check import ClockOptions
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
-from ..terminal.command import CommandResult
+from ..terminal.command import CommandResult, command
 from ..terminal.console import progress
 from . import render
-from .render import CLOCK, StorageOption, TablePath, Timezone, reports
+from .render import CLOCK, StorageOption, TablePath, Timezone
 
 
-@reports
+@command
 def audit(
     path: TablePath,
     instant: Annotated[
@@ -66,7 +66,7 @@ def audit(
     return CommandResult(data, render.audit, failed=not good)
 
 
-@reports
+@command
 def validate(
     path: TablePath, timezone: Timezone = CLOCK.timezone, storage_option: StorageOption = None
 ) -> CommandResult:
@@ -124,7 +124,7 @@ def validate(
     return CommandResult(data, render.validate, failed=not found.good)
 
 
-@reports
+@command
 def repair_times(
     path: TablePath,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show what would be set.")] = False,

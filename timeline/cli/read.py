@@ -29,14 +29,14 @@ from ..storage.server_clock import storage_ms
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
 from ..terminal.boundary import local_path
-from ..terminal.command import CommandResult
+from ..terminal.command import CommandResult, command
 from ..terminal.console import reporting
 from ..terminal.text_table import Row
 from . import render
-from .render import CLOCK, ListedBy, Listing, StorageOption, TablePath, Timezone, reports
+from .render import CLOCK, ListedBy, Listing, StorageOption, TablePath, Timezone
 
 
-@reports
+@command
 def pins(
     path: TablePath,
     release: Annotated[
@@ -164,7 +164,7 @@ def _exported(open_table: Callable[[], Table], options: ReadOptions, output: Pat
     return CommandResult(data, render.read)
 
 
-@reports
+@command
 def read(
     ctx: typer.Context,
     path: TablePath,

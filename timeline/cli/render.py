@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
-from functools import partial
 from operator import itemgetter
 from typing import Annotated, Any
 
@@ -21,7 +20,6 @@ from ..option import help_of
 from ..storage.storage_options import Given
 from ..table.table import BUILD_AGAIN, Table
 from ..terminal.boundary import one_line
-from ..terminal.command import command
 from ..terminal.text_table import (
     Column,
     Row,
@@ -75,9 +73,6 @@ Listing = Annotated[
     ),
 ]
 Timezone = Annotated[str, typer.Option(metavar="ZONE", help=help_of(ClockOptions, "timezone"))]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document: sizes in bytes, times in seconds.")]
-reports = partial(command, json=Json)
-"""A command of this program that ends with a report, see `command`."""
 
 
 _CELL_MAX = 40

@@ -19,14 +19,14 @@ from ..instants.timeline import Timeline
 from ..storage.folders import join
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
-from ..terminal.command import CommandResult
+from ..terminal.command import CommandResult, command
 from ..terminal.text_table import Row
 from ..view.view import FileGroup, FileSlice, TableView, slice_before
 from . import render
-from .render import CLOCK, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone, reports
+from .render import CLOCK, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
 
 
-@reports
+@command
 def show(
     path: TablePath,
     archived: Annotated[bool, typer.Option("--archived", help="Also instants in the archive.")] = False,
@@ -55,7 +55,7 @@ def show(
     return CommandResult(as_json(data), render.show)
 
 
-@reports
+@command
 def slices(
     path: TablePath,
     partition: Partition = None,
@@ -111,7 +111,7 @@ def _slice_row(slice_: FileSlice, group: FileGroup, view: TableView) -> Row:
     }
 
 
-@reports
+@command
 def plan(
     path: TablePath,
     instant: Annotated[
