@@ -76,7 +76,7 @@ class Plan:
         self, path: str, instant: str | None = None, storage_options: _Options = None
     ) -> Iterator[tuple[Any, ...]]:
         _Given(path=path, instant=instant, storage_options=storage_options)
-        from phantombase.timeline.cli.show import plan_facts
+        from phantombase.timeline.dashboard.compactions import plan_facts
         from phantombase.timeline.table.table import Table, from_one_snapshot
 
         def seen() -> list[dict[str, Any]]:

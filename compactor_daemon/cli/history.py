@@ -43,8 +43,7 @@ from ..daemon.replay import replay_table
 from ..services.options import read_policies
 from ..unit_of_work import WorkKind
 from .fleet_flags import CatalogFlags
-from .option_flags import StorageOption, TablePath, given_names, name_idle, offers
-from .status import named_first
+from .option_flags import StorageOption, TablePath, given_names, name_idle, named_first, offers
 
 _SHOWN = 20
 _KINDS = get_args(WorkKind)

@@ -32,11 +32,14 @@ from phantombase.timeline.storage.storage_options import StorageOptions, parse_p
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import Merged, OtherNames, SharedOptions, command
 from phantombase.timeline.terminal.option_group import names_of
+from phantombase.timeline.terminal.settings import plain as plain_setting
+from phantombase.timeline.terminal.settings import read_file
 
 from ..hudi_names import contradiction
 from ..options import AttemptOptions, ExecuteOptions
 from ..services.hudi_conf import KINDS, command_conf, conf_fields, conf_names
 from ..services.options import NO_POLICIES, Policies, Service, by_hand, has_policies, policy_names, read_policies
+from .fleet_flags import CATALOG, CatalogFlags
 
 _log = get_logger()
 OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()
@@ -120,6 +123,17 @@ def typed_names(ctx: typer.Context, names: Iterable[str]) -> tuple[str, ...]:
 def typed_options(ctx: typer.Context, names: Iterable[str]) -> tuple[str, ...]:
     """`typed_names` as options."""
     return tuple(f"--{name.replace('_', '-')}" for name in typed_names(ctx, names))
+
+
+def named_first(ctx: typer.Context, named: list[str], catalog: CatalogFlags) -> tuple[list[str], CatalogFlags]:
+    """Tables on the command line prevail over the root, catalog or tables of `[run]` in a file."""
+    if named and not typed_options(ctx, ("root", "catalog", "include", "exclude")):
+        return named, CATALOG
+    path = ctx.params.get("config")
+    if not named and path and (catalog.root, catalog.catalog) == (None, None):
+        of_run = plain_setting(read_file(path).get("run", {}).get("tables", []))
+        named = of_run if isinstance(of_run, list) else [of_run]
+    return named, catalog
 
 
 def name_idle(options: TriggerOptions, *, counts_commits: bool = False) -> None:

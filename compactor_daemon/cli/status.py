@@ -24,8 +24,6 @@ from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.boundary import seconds
 from phantombase.timeline.terminal.command import CommandResult
 from phantombase.timeline.terminal.option_group import Only
-from phantombase.timeline.terminal.settings import plain as plain_setting
-from phantombase.timeline.terminal.settings import read_file
 from phantombase.timeline.terminal.text_table import (
     SHOWN,
     Column,
@@ -49,7 +47,7 @@ from ..status.pending import Claimed, StatusOptions
 from ..status.status import TableStatus, claim_rows, table_status, work_rows
 from . import render_status as status_render
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
-from .option_flags import ATTEMPT, CLOCK, StorageOption, given_names, name_idle, offers, typed_options
+from .option_flags import ATTEMPT, CLOCK, StorageOption, given_names, name_idle, named_first, offers, typed_options
 
 if TYPE_CHECKING:
     from ..fleet.catalog import Catalog
@@ -288,17 +286,6 @@ def check(
     rows = lost + check_tables(paths, options, means, pools)
     data = {"tables": as_json(rows), "listing": None if found is None else found.listing.shown}
     return CommandResult(data, status_render.checked, failed=worst(rows))
-
-
-def named_first(ctx: typer.Context, named: list[str], catalog: CatalogFlags) -> tuple[list[str], CatalogFlags]:
-    """Tables on the command line prevail over the root, catalog or tables of `[run]` in a file."""
-    if named and not typed_options(ctx, ("root", "catalog", "include", "exclude")):
-        return named, CATALOG
-    path = ctx.params.get("config")
-    if not named and path and (catalog.root, catalog.catalog) == (None, None):
-        of_run = plain_setting(read_file(path).get("run", {}).get("tables", []))
-        named = of_run if isinstance(of_run, list) else [of_run]
-    return named, catalog
 
 
 def _watched(

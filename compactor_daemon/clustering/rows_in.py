@@ -18,12 +18,12 @@ from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import Hashes
 from phantombase.timeline.codec.parquet_read import fetched_at_once
 from phantombase.timeline.codec.row_hash import hash_keys
-from phantombase.timeline.codec.spill_file import spill_folder, spilling
 from phantombase.timeline.errors import MalformedError, UnsupportedError
 from phantombase.timeline.format.ledger import COUNTS, MASK, Identity, Ledger, total
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_merge import identity_columns, identity_sum
 from phantombase.timeline.merge.slice_stream import SliceStream, base_tables
+from phantombase.timeline.merge.spilled_merge import spill_folder, spilling
 from phantombase.timeline.metadata_table.index_logs import cannot_hold
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.contract import Storage, open_listed

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.codec.spill_file import SpillFile, spill_folder
+from phantombase.timeline.merge.spilled_merge import SpillFile, spill_folder
 from phantombase.timeline.prefetch import computed_ahead, prefetched
 
 from .options import SortOrder

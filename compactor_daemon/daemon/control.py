@@ -228,11 +228,6 @@ def _on_clock(pending: Pending, at: Moment) -> Pending:
     return pending
 
 
-def _by(moment_ms: int, state: TableState) -> TableState:
-    """The next snapshot is taken by this time at the latest."""
-    return replace(state, snapshot_at=min(state.snapshot_at, moment_ms))
-
-
 def _plan_state(pending: Pending, state: TableState, at: Moment) -> PlanState:
     if (began := state.began.get(pending.instant)) is not None or pending.instant in state.claimed:
         run_s = None if began is None else (at.now_ms - began) / 1000
@@ -298,7 +293,7 @@ class Control:
             case SessionChanged(available=available):
                 for name in available.keys() & self.tables.keys():
                     state = replace(self.tables[name], available=available[name])
-                    self.tables[name] = _by(0, state) if available[name] else state
+                    self.tables[name] = state.snapshot_by(0) if available[name] else state
             case DoorbellRang(table=table) | ClaimsChanged(table=table) if table not in self.tables:
                 pass  # it is not served any more
             case _:
@@ -316,7 +311,7 @@ class Control:
             case UpkeepFailed():
                 return state.after_trouble(now, poll_ms)
             case PlanRequested(instant=instant):
-                return _by(0, replace(state, busy=False, asks_at=0 if instant else now + poll_ms))
+                return replace(state, busy=False, asks_at=0 if instant else now + poll_ms).snapshot_by(0)
             case Swept():
                 return replace(state, busy=False, sweep_at=now + round(self.rules.sweep_s * 1000))
             case ServicesRan():
@@ -331,9 +326,9 @@ class Control:
             case WorkEnded():
                 return self._ended(event, state, at)
             case DoorbellRang():
-                return _by(0, replace(state, rung=state.busy))
+                return replace(state, rung=state.busy).snapshot_by(0)
             case ClaimsChanged():
-                return state if state.is_startable(now) else _by(now + _ECHO_MS, state)
+                return state if state.is_startable(now) else state.snapshot_by(now + _ECHO_MS)
         assert isinstance(event, WorkBegan)
         return state
 
@@ -358,7 +353,7 @@ class Control:
             state = replace(state, postponed={**state.postponed, event.instant: until})
         if event.is_fatal:
             self.stop = Stop.HAND_OVER
-        return state if state.is_startable(at.now_ms) else _by(0, state)
+        return state if state.is_startable(at.now_ms) else state.snapshot_by(0)
 
     def _assigned(self, pools: Mapping[str, Pool], members: int) -> None:
         self.use.members = members

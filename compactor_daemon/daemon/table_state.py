@@ -148,6 +148,10 @@ class TableState:
             rung=False,
         )
 
+    def snapshot_by(self, moment_ms: int) -> TableState:
+        """The next snapshot is taken by this time at the latest."""
+        return replace(self, snapshot_at=min(self.snapshot_at, moment_ms))
+
     def after_trouble(self, now_ms: int, poll_ms: int) -> TableState:
         """Nothing is known after a failed snapshot, and no instant starts. Each failure doubles the next wait."""
         wait_ms = min(poll_ms << min(self.troubles, 16), max(poll_ms, _BACKOFF_MAX_MS))

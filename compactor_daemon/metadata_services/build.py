@@ -147,9 +147,6 @@ def build_metadata(
         return replace(build.execute(), seconds=round(watch.seconds(), 3))
 
 
-# --- the staging folder -------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def _run(table: Table, chosen: Chosen) -> Iterator[str]:
     """The staging folder of a run, with its heartbeat; removed at its end. After an error what was taken out remains
@@ -207,9 +204,6 @@ def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
     with exclusive(table, lock, "take partitions out of the metadata table", READ_INSIDE) as held:
         if set(chosen.again) & set(held.config.metadata_partitions):
             take_out(held, chosen.again)
-
-
-# --- stage and switch ---------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)

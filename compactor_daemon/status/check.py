@@ -290,7 +290,6 @@ def _strays(seen: Snapshot, items: Sequence[Item], later: Timeline) -> Iterator[
         files, size = sum(one.files for one in orphans), sum(one.bytes for one in orphans)
         yield Finding(
             name="stray-files",
-            severity=Severity.WARNING,
             what="files that dead processes left, and that no instant names",
             found=f"{plural(files, 'file')}, {human_bytes(size)}, such as {orphans[0].path}",
             todo="`compactor-daemon orphans TABLE` has each, and removes them with --remove --lock LOCK.",
@@ -360,7 +359,6 @@ def of_service(run: ServiceRun) -> Iterator[Finding]:
     if run.failed:
         yield Finding(
             name="service-failed",
-            severity=Severity.WARNING,
             what=f"{run.service.value} has failed for {human_duration(run.failing_s or 0.0)}",
             found=f"{run.what}, by {run.by}, {human_duration(run.ago_s or 0.0)} ago",
             todo=f"`compactor-daemon {run.service.value} TABLE {_NEEDS.get(run.service, _LOCK)}` shows the error.",

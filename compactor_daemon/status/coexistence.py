@@ -171,7 +171,6 @@ def _metadata_table(seen: HudiSigns) -> Iterator[Finding]:
     if said := [name for name in seen.metadata_partitions if name.startswith(EXPRESSION_INDEX)]:
         yield Finding(
             name="expression-index",
-            severity=Severity.WARNING,
             what="Hudi 1.2.0 takes an expression index for each function of its column, and for the column itself: "
             "its queries by those miss rows",
             found=", ".join(said),
@@ -208,7 +207,6 @@ def _metadata_table(seen: HudiSigns) -> Iterator[Finding]:
         if dropped:
             yield Finding(
                 name="metadata-table",
-                severity=Severity.WARNING,
                 what="indexes that phantombase's writes cannot keep up to date: the first write removes them",
                 found=", ".join(dropped),
                 todo="Write with Hudi, or turn them off in every Hudi writer, which would build them again each time.",
@@ -242,7 +240,6 @@ def _other_compactor(seen: HudiSigns) -> Iterator[Finding]:
     if after:
         yield Finding(
             name="other-compactor",
-            severity=Severity.WARNING,
             what="Hudi completed compactions after phantombase's last one: a Hudi writer compacts inline or async",
             found=", ".join(after),
             todo=f"In every Hudi writer: {INLINE}.",

@@ -43,7 +43,7 @@ from phantombase import (
     writer,
 )
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.cli.show import plan_facts
+from phantombase.timeline.dashboard.compactions import plan_facts
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import run
 from tests.support.compaction_steps import AS_A_USER, as_a_user

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 import pyspark_phantombase
 from phantombase import NotATableError, Table, UsageError, read_table
-from phantombase.timeline.cli.show import plan_facts
+from phantombase.timeline.dashboard.compactions import plan_facts
 from phantombase.timeline.dashboard.overview import as_json, overview
 from pyspark_phantombase import DefaultSource
 from pyspark_phantombase.table_functions import FUNCTIONS

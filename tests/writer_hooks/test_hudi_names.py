@@ -19,6 +19,7 @@ from phantombase.compactor_daemon.services.hudi_conf import command_conf, parse_
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.log_encode import LogFormat
+from phantombase.timeline.format.merge_settings import check_payload
 from phantombase.timeline.format.table_config import PROPERTIES, MergeMode, TableConfig
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
@@ -29,7 +30,6 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.transaction import Opening, transaction
 from phantombase.writer_hooks.options import COMBINES, Operation, Write, WriteOptions
-from phantombase.writer_hooks.schema.new_table import check_payload
 from phantombase.writer_hooks.write.conf import option_of
 from phantombase.writer_hooks.write.writer import Writer
 from tests.support.places import capture_logs
@@ -307,7 +307,7 @@ def test_a_payload_class_of_hudis_own_tables_is_taken_for_such_a_table_only(tmp_
         described.upsert(tmp_path / "t")
     assert not (tmp_path / "t").exists()
     stored = {"hoodie.table.legacy.payload.class": conf["hoodie.datasource.write.payload.class"]}
-    check_payload(TableConfig(properties=stored), conf["hoodie.datasource.write.payload.class"])
+    check_payload(stored, conf["hoodie.datasource.write.payload.class"])
 
 
 def test_a_wish_that_is_not_fulfilled_is_named() -> None:

@@ -21,7 +21,7 @@ from .bloom import ALWAYS_TRUE, BloomBuilder
 from .calendar import NEW_CALENDAR
 from .columns import leaf_types
 from .output_options import Bloom, OutputOptions
-from .parquet_footer import AVAILABLE, GzipPages, Pages
+from .parquet_pages import AVAILABLE, GzipPages, Pages
 
 
 class PagesWriter:

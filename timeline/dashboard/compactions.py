@@ -3,18 +3,21 @@ future ones: the log files that readers merge, and those that no plan holds yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 
-from ..errors import LedgerError, MissingFileError, PhantombaseError
+from ..errors import LedgerError, MissingFileError, PhantombaseError, UsageError
 from ..format.commit_metadata import LEDGER, CommitMetadata, WriteStat
-from ..format.instant import Instant
+from ..format.compaction_plan import CompactionOperation, planned_paths
+from ..format.instant import MERGES, Instant
 from ..format.ledger import Ledger, decode_ledgers, total
+from ..instants.timeline import Timeline
 from ..shown import Shown
+from ..storage.folders import join
 from ..table.table import Snapshot, Table
-from ..terminal.text_table import moment
+from ..terminal.text_table import Row, moment
 from ..view.view import GroupDebt, TableView, debt_of
 
 
@@ -180,3 +183,87 @@ def _balances(ledger: Ledger) -> bool:
     except LedgerError:
         return False
     return True
+
+
+def plan_facts(table: Table, time: str) -> Row:
+    """What `timeline plan` prints of a compaction. UsageError: the instant is none."""
+    timeline = table.load_timeline()
+    instant = timeline.find(time, "commit") or timeline.find(time, "deltacommit")
+    if instant is None:
+        raise _no_compaction(table.storage.base_path, timeline, time, "no such instant in the active timeline")
+    try:
+        compaction = table.compaction_plan(time)
+    except MissingFileError:
+        if instant.action in MERGES and not instant.completed:
+            raise
+        raise _no_compaction(table.storage.base_path, timeline, time, f"a {instant.action} without a plan") from None
+    sizes: dict[str, int] = {}
+    for path in planned_paths(compaction):
+        if (entry := table.storage.find(path)) is None:
+            raise MissingFileError(
+                "a planned file is missing",
+                path=path,
+                instant=time,
+                found=f"the compaction is {instant.state.name.lower()}",
+                todo="A cleaner may have removed it after the compaction."
+                if instant.completed
+                else "Restore the file: the plan cannot be executed without it.",
+            )
+        sizes[path] = entry.size
+    rows = [_operation_row(operation, sizes) for operation in compaction.operations]
+    return {
+        "table": table.storage.base_path,
+        "instant": time,
+        "state": instant.state.name.lower(),
+        "operations": rows,
+        "totals": {
+            "operations": len(rows),
+            "base_bytes": sum(row["base_bytes"] or 0 for row in rows),
+            "log_files": sum(len(row["logs"]) for row in rows),
+            "log_bytes": sum(row["log_bytes"] for row in rows),
+            "bytes": sum(row["bytes"] for row in rows),
+        },
+        "recommended_executors": recommended_executors([row["bytes"] for row in rows]),
+    }
+
+
+def _operation_row(operation: CompactionOperation, sizes: Mapping[str, int]) -> Row:
+    base = operation.data_file_path
+    logs: list[Row] = [
+        {"name": n, "bytes": sizes[join(operation.partition_path, n)]} for n in operation.delta_file_paths
+    ]
+    base_bytes = sizes[join(operation.partition_path, base)] if base else None
+    log_bytes = sum(log["bytes"] for log in logs)
+    return {
+        "partition": operation.partition_path,
+        "file_id": operation.file_id,
+        "base_instant": operation.base_instant_time,
+        "base_file": base,
+        "base_bytes": base_bytes,
+        "logs": logs,
+        "log_bytes": log_bytes,
+        "bytes": (base_bytes or 0) + log_bytes,
+    }
+
+
+def recommended_executors(slice_bytes: Sequence[int]) -> int:
+    """How many executors finish a plan soonest: ceil(total bytes / largest slice's bytes). One file slice is one task
+    and cannot be divided, so a plan takes at least as long as its largest slice. This many executors are all busy for
+    as long as the largest slice takes; more of them would only wait. The result is at most the number of slices, and 0
+    for an empty plan."""
+    largest = max(slice_bytes, default=0)
+    if largest == 0:
+        return min(1, len(slice_bytes))
+    return min(-(-sum(slice_bytes) // largest), len(slice_bytes))
+
+
+def _no_compaction(path: str, timeline: Timeline, time: str, found: str) -> UsageError:
+    pending = ", ".join(i.requested_time for i in timeline.pending_merges)
+    return UsageError(
+        "not a compaction",
+        path=path,
+        instant=time,
+        expected=f"one of the pending: {pending}" if pending else None,
+        found=found,
+        todo="`timeline show TABLE` lists the instants.",
+    )

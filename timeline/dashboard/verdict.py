@@ -39,7 +39,7 @@ class Finding(Shown):
     the path until `TableVerdict.of`."""
 
     name: str
-    severity: Severity
+    severity: Severity = Severity.WARNING
     what: str
     found: str
     todo: str
@@ -296,7 +296,6 @@ def _of_pending(one: Unfinished, options: CheckOptions, slo_s: float | None) -> 
         held = f"; compactions wait for it: {', '.join(one.holds)}" if one.holds else ""
         yield Finding(
             name="dead-writer",
-            severity=Severity.WARNING,
             what=f"the writer of {one.instant} has died{held}",
             found=f"last heartbeat {human_duration(one.silent_s)} ago",
             todo="The next write to the table rolls it back.",
@@ -307,7 +306,6 @@ def _of_pending(one: Unfinished, options: CheckOptions, slo_s: float | None) -> 
         todo = one.todo.rstrip(".") or "`compactor-daemon status TABLE` names what ends it"
         yield Finding(
             name="left-off",
-            severity=Severity.WARNING,
             what=f"{named} has begun and not ended: it blocks other work",
             found=f"for {human_duration(one.age_s or 0.0)}",
             todo=f"If its process is dead: {todo}.",
@@ -320,7 +318,6 @@ def _of_compaction(one: Unfinished, named: str, options: CheckOptions, slo_s: fl
     if one.state == "parked":
         yield Finding(
             name="parked",
-            severity=Severity.WARNING,
             what=f"{named} has failed too often and is not tried any more",
             found=one.why or one.state,
             todo=f"Mend the reason, then `compactor-daemon release TABLE {one.instant}`.",
@@ -329,7 +326,6 @@ def _of_compaction(one: Unfinished, named: str, options: CheckOptions, slo_s: fl
         command = "cluster TABLE --lock LOCK" if one.action == "clustering" else "compact TABLE"
         yield Finding(
             name="no-process",
-            severity=Severity.WARNING,
             what=f"no process works on {named}",
             found=f"{one.state} for {human_duration(age_s)}{because}",
             todo=f"Start a daemon (`compactor-daemon run TABLE`), or `compactor-daemon {command}`.",
@@ -337,7 +333,6 @@ def _of_compaction(one: Unfinished, named: str, options: CheckOptions, slo_s: fl
     elif slo_s is not None and age_s > slo_s and one.action != "clustering":
         yield Finding(
             name="late",
-            severity=Severity.WARNING,
             what=f"{named} is late: a process works on it",
             found=f"pending for {human_duration(age_s)}; the goal is {human_duration(slo_s)}",
             todo="More daemons, cores or --max-concurrent; or smaller plans (`--target-io`).",
@@ -352,7 +347,6 @@ def _of_backlog(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
         because = f": {fresh.why}" if fresh.why else ""
         yield Finding(
             name="behind-goal",
-            severity=Severity.WARNING,
             what="the goal of freshness is missed",
             found=f"the oldest row in no base file is {human_duration(fresh.lag_s)} old, the goal is "
             f"{human_duration(fresh.goal_s)}{because}",
@@ -362,7 +356,6 @@ def _of_backlog(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
     elif due is not None and waits and (due.for_s is None or due.for_s >= options.patience_s or due.times >= _TIMES):
         yield Finding(
             name="not-scheduled",
-            severity=Severity.WARNING,
             what="a compaction is due, and not requested",
             found=f"{due.why}{logs}",
             todo="Start a daemon with --schedule, or `compactor-daemon schedule TABLE --lock LOCK`, then `compact`.",
@@ -370,7 +363,6 @@ def _of_backlog(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
     if debt is not None and debt.log_files_max >= options.log_files:
         yield Finding(
             name="log-depth",
-            severity=Severity.WARNING,
             what="a file group has more log files than fast reads merge",
             found=f"{plural(debt.log_files_max, 'log file')} in {join(*seen.deepest)}",
             todo="`compactor-daemon schedule TABLE --lock LOCK`, then `compact`; a daemon with --schedule does both.",
@@ -382,7 +374,6 @@ def _of_sizes(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
     if count >= options.small_files:
         yield Finding(
             name="small-files",
-            severity=Severity.WARNING,
             what="a partition has many small base files: each read opens all of them",
             found=f"{plural(count, 'small base file')} in {partition or 'the table'}",
             todo="`compactor-daemon cluster TABLE --lock LOCK` joins them.",
@@ -390,7 +381,6 @@ def _of_sizes(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
     if seen.slices >= options.file_slices:
         yield Finding(
             name="not-cleaned",
-            severity=Severity.WARNING,
             what="a file group has many old file slices: no clean removes them, or something keeps them",
             found=plural(seen.slices, "file slice"),
             todo="`compactor-daemon clean TABLE --lock LOCK` removes the oldest, or says what keeps them.",
@@ -398,7 +388,6 @@ def _of_sizes(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
     if seen.completed >= options.instants:
         yield Finding(
             name="not-archived",
-            severity=Severity.WARNING,
             what="the active timeline is long: every read and write lists it",
             found=plural(seen.completed, "completed instant") + (f"; {seen.archiving}" if seen.archiving else ""),
             todo="`compactor-daemon archive TABLE --lock LOCK` archives the oldest, or says what keeps them.",
@@ -406,7 +395,6 @@ def _of_sizes(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
     if seen.metadata_commits >= _METADATA_COMMITS:
         yield Finding(
             name="metadata-table-grows",
-            severity=Severity.WARNING,
             what="the metadata table has not been compacted for long: its readers merge more at every query",
             found=f"{seen.metadata_commits} delta commits since",
             todo="Run `compactor-daemon metadata TABLE --lock LOCK`, write once with Hudi, or turn it off: "

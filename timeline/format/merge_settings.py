@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ..errors import UnsupportedError
+from ..errors import UnsupportedError, UsageError
 
 PROPERTIES = ".hoodie/hoodie.properties"
 """Path of the properties file, relative to the table base."""
@@ -279,3 +280,52 @@ def key_generator_of(properties: Mapping[str, str]) -> str | None:
     if class_name:
         return KEY_GENERATOR_CLASSES.get(class_name.replace("Avro", ""), "USER_PROVIDED")
     return properties.get(KEY_GENERATOR_TYPE, "").removesuffix("_AVRO") or None
+
+
+NEW_PAYLOADS = {
+    MergeMode.EVENT_TIME: f"{_PACKAGE}DefaultHoodieRecordPayload",
+    MergeMode.COMMIT_TIME: f"{_PACKAGE}OverwriteWithLatestAvroPayload",
+}
+"""The payload classes of tables that are made here."""
+PAYLOAD = "hoodie.datasource.write.payload.class"
+_STORED = (_PAYLOAD, "hoodie.table.legacy.payload.class")
+"""Where a table stores its payload class."""
+MERGE_STRATEGIES = {
+    MergeMode.EVENT_TIME: EVENT_TIME_STRATEGY,
+    MergeMode.COMMIT_TIME: "ce9acb64-bde0-424c-9b91-f6ebba25356d",
+}
+"""The id of Hudi's merge strategy, by merge mode."""
+
+
+def mode_of_payload(text: str) -> MergeMode:
+    """The merge mode of a payload class that new tables can have. KeyError: another class."""
+    return {payload: mode for mode, payload in NEW_PAYLOADS.items()}[_PACKAGE + text.strip().removeprefix(_PACKAGE)]
+
+
+def is_stored_payload(text: str) -> bool:
+    """Whether it is a payload class that only Hudi gives to a table. UsageError: tables with it are not written."""
+    with suppress(KeyError):
+        mode_of_payload(text)
+        return False
+    if text.strip() in STORED_PAYLOADS:
+        return True
+    deletes = text.strip().endswith("EmptyHoodieRecordPayload")
+    raise UsageError(
+        f"not a value of {PAYLOAD}",
+        expected=" or ".join(NEW_PAYLOADS.values()),
+        found=text,
+        todo="To delete the rows of these keys, leave it out and set hoodie.datasource.write.operation=delete."
+        if deletes
+        else "Leave it out, or name the class of the table.",
+    )
+
+
+def check_payload(properties: Mapping[str, str], text: str) -> None:
+    """UsageError: a payload class that only Hudi gives to a table, and this table does not have it."""
+    if text and is_stored_payload(text) and text.strip() not in {properties.get(name) for name in _STORED}:
+        raise UsageError(
+            "only Hudi makes tables with this payload class; those that have it are written",
+            expected=" or ".join(f"{PAYLOAD}={payload}" for payload in NEW_PAYLOADS.values()),
+            found=f"{PAYLOAD}={text}",
+            todo="Leave it out if all rows are complete; otherwise let Hudi make the table.",
+        )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ..errors import LockError, reason_of
+from ..errors import LockError, PhantombaseError, reason_of
 from ..storage.contract import Storage
 
 _DRIFT_MS = 500
@@ -101,3 +102,36 @@ class Section:
                 found="not held any more: this process stopped for too long, or could not renew it",
                 todo="Run again: the next run completes or reverts what this section did.",
             )
+
+
+@contextmanager
+def naming_its_holder(busy: LockError, snapshot: Callable[[], LockSeen | None]) -> Iterator[None]:
+    """Adds the holder, where it is visible, to the error of a lock that did not become free."""
+    try:
+        yield
+    except LockError as error:
+        if error is not busy:
+            raise
+        try:
+            seen = snapshot()
+        except PhantombaseError:
+            raise busy from error.__cause__
+        if seen is None or seen.state is LockState.UNKNOWN:
+            raise
+        words = ", ".join(filter(None, (seen.holder, seen.why)))
+        if not words:
+            raise
+        found = f"held by {words}" if seen.state is LockState.HELD else f"{busy.found}; now: {words}"
+        raise LockError(
+            busy.what, path=busy.path, expected=busy.expected, found=found, todo=busy.todo
+        ) from error.__cause__
+
+
+def held_elsewhere(name: str, timeout_s: float, purpose: str) -> LockError:
+    return LockError(
+        f"could not take the table lock to {purpose}",
+        path=name,
+        expected=f"free within {timeout_s:g} s",
+        found="held by another process",
+        todo="Try again, or find the process that holds it.",
+    )

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -32,7 +32,7 @@ from ..format.table_config import load_table_config
 from ..storage.contract import OwnLock, Storage
 from ..storage.folders import HOODIE, RECORDS
 from ..storage.local import hold_file
-from .section import LockSeen, LockState, Section, in_kernel, in_object
+from .section import LockSeen, LockState, Section, held_elsewhere, in_kernel, in_object, naming_its_holder
 from .zookeeper_lock import ZooKeeperLock, contenders, parse_zookeeper_lock
 
 
@@ -70,7 +70,7 @@ class ProcessLock:
     def hold(self, purpose: str) -> Iterator[Section]:
         lock = _process_locks[self.name]
         if not lock.acquire(timeout=self.timeout_s):
-            raise _busy(self.name, self.timeout_s, purpose)
+            raise held_elsewhere(self.name, self.timeout_s, purpose)
         try:
             yield Section(purpose=purpose, lock=self.name, is_held=lambda: True)
         finally:
@@ -93,8 +93,8 @@ class FileLock:
                 expected=f"the folder {folder}",
                 todo="Check the path: all processes of the table must name one file. If it is right, make the folder.",
             )
-        busy = _busy(self.path, self.timeout_s, purpose)
-        with _naming_its_holder(busy, self.seen), hold_file(self.path, self.timeout_s, busy) as is_held:
+        busy = held_elsewhere(self.path, self.timeout_s, purpose)
+        with naming_its_holder(busy, self.seen), hold_file(self.path, self.timeout_s, busy) as is_held:
             yield Section(purpose=purpose, lock=self.path, is_held=is_held)
 
     def seen(self) -> LockSeen:
@@ -114,9 +114,9 @@ class StorageLock:
     @contextmanager
     def hold(self, purpose: str) -> Iterator[Section]:
         shown = f"{self.storage.base_path}/{self.path}"
-        busy = _busy(shown, self.timeout_s, purpose)
+        busy = held_elsewhere(shown, self.timeout_s, purpose)
         with (
-            _naming_its_holder(busy, lambda: self.seen(clock_ms())),
+            naming_its_holder(busy, lambda: self.seen(clock_ms())),
             self.storage.hold(self.path, self.timeout_s, busy) as is_held,
         ):
             yield Section(purpose=purpose, lock=shown, is_held=is_held)
@@ -130,39 +130,6 @@ class StorageLock:
                 return in_object(self.storage, self.path, now_ms)
             case OwnLock.PRIVATE:
                 return None
-
-
-@contextmanager
-def _naming_its_holder(busy: LockError, snapshot: Callable[[], LockSeen | None]) -> Iterator[None]:
-    """Adds the holder, where it is visible, to the error of a lock that did not become free."""
-    try:
-        yield
-    except LockError as error:
-        if error is not busy:
-            raise
-        try:
-            seen = snapshot()
-        except PhantombaseError:
-            raise busy from error.__cause__
-        if seen is None or seen.state is LockState.UNKNOWN:
-            raise
-        words = ", ".join(filter(None, (seen.holder, seen.why)))
-        if not words:
-            raise
-        found = f"held by {words}" if seen.state is LockState.HELD else f"{busy.found}; now: {words}"
-        raise LockError(
-            busy.what, path=busy.path, expected=busy.expected, found=found, todo=busy.todo
-        ) from error.__cause__
-
-
-def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
-    return LockError(
-        f"could not take the table lock to {purpose}",
-        path=name,
-        expected=f"free within {timeout_s:g} s",
-        found="held by another process",
-        todo="Try again, or find the process that holds it.",
-    )
 
 
 def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False, name: str | None = None) -> TableLock:

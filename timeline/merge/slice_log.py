@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from ..codec.arrow_schema import avro_field, project
 from ..codec.avro_schema import parse_avro
 from ..codec.conform import check_conformable
-from ..codec.spill_file import spill_folder
 from ..codec.stored_names import stored
 from ..errors import MalformedError, PhantombaseError, UnsupportedError
 from ..format.log_block import (
@@ -47,7 +46,7 @@ from ..view.view import FileSlice, LogFile
 from .gaps import SHAPE, Shapes
 from .log_fold import LogFold, Winners
 from .rule import HUDI_0X, IS_DELETED, Keyed, MergeRule, SliceRules, Where
-from .spilled_merge import LogSpill
+from .spilled_merge import LogSpill, spill_folder
 
 _PARTITIONS_MAX = 256
 """Most partitions of a spill; each has two open files while log blocks are read."""

@@ -24,7 +24,6 @@ from ..codec.calendar import old_calendar
 from ..codec.columns import Hashes, counted
 from ..codec.conform import NO_DEFAULTS, Defaults, check_conformable, conform
 from ..codec.parquet_read import Share, fetched_at_once, open_parquet, parquet_batches, readable
-from ..codec.spill_file import spill_folder
 from ..codec.stored_names import SAME_NAMES, Names, names_in, stored
 from ..format.ledger import Identity, Ledger
 from ..format.log_block import BlockKind, LogBlock
@@ -36,7 +35,7 @@ from .log_fold import Winners
 from .rule import NO_CHANGES, Changes, Keyed, MergeRule, SliceRules, Where, expired
 from .slice_log import LogCounts, check_slice, read_logs
 from .slice_merge import IdentityTally, SliceMerge, identity_columns, identity_sum
-from .spilled_merge import LogSpill, SpilledMerge
+from .spilled_merge import LogSpill, SpilledMerge, spill_folder
 
 
 class Needed(Enum):

@@ -24,7 +24,7 @@ A write that requests no compactions waits only if the table shows that another 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -32,15 +32,16 @@ from functools import partial
 from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted
 from phantombase.compactor_daemon.attempt.inputs import check_record_ttl
 from phantombase.compactor_daemon.attempt.slice_task import Runner
+from phantombase.compactor_daemon.clustering.cancel import left_by_dead
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ring
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import note_runs, serve_table
 from phantombase.compactor_daemon.unit_of_work import Limit, ServiceMeans
-from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.clocks import Stopwatch, clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import PausedError, PhantombaseError, PressureError
+from phantombase.timeline.errors import ConflictError, PausedError, PhantombaseError, PressureError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerStrategy
@@ -53,6 +54,7 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.shown import Shown
+from phantombase.timeline.table.in_progress import is_pending_service
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.table.traces import remove_left_behind
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, is_replaced, latest_slice
@@ -300,3 +302,39 @@ def services_after(
         synced=0 if synced is None else synced.instants,
         error=next((error for error in errors if error is not None), None),
     )
+
+
+_CLUSTERING_POLL_S = 0.5
+
+
+class ClusteringWait:
+    """The waits of one write for clusterings of its file groups: `limit_s` seconds from the first conflict on.
+    `pauses`: before a try where none is pending."""
+
+    def __init__(self, table: Table, limit_s: float, pauses: Iterator[float]) -> None:
+        self.waited_s = 0.0
+        self._table, self._limit_s = table, limit_s
+        self._begun: Stopwatch | None = None
+        self._pauses = pauses
+
+    def wait(self, error: ConflictError) -> bool:
+        """Waits until the clusterings pending now have ended; the next try cancels dead ones. False: the time is up."""
+        self._begun = self._begun or Stopwatch()
+        if self._begun.seconds() >= self._limit_s:
+            return False
+        _log.info("write_waits_for_clustering", table=self._table.storage.base_path, error=str(error))
+        waiting, here = self._pending(), Stopwatch()
+        if not waiting:  # the next try may meet what this one met
+            time.sleep(next(self._pauses))
+        while waiting and self._begun.seconds() < self._limit_s:
+            time.sleep(_CLUSTERING_POLL_S)
+            waiting &= self._pending()
+        self.waited_s += here.seconds()
+        return True
+
+    def _pending(self) -> set[str]:
+        """Those of Hudi too, whether Hudi has begun them or not."""
+        now = self._table.snapshot(cached=False)
+        dead = {one.time for one in left_by_dead(now)}
+        found = (i for i in now.timeline.instants if i.family == "replacecommit" and not i.completed)
+        return {i.requested_time for i in found if i.requested_time not in dead and is_pending_service(now, i)}

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from phantombase.compactor_daemon.execution.spark_session import arrow_of_spark
 from phantombase.timeline.codec.calendar import old_calendar
-from phantombase.timeline.codec.parquet_footer import CREATED_BY, ENCRYPTION, read_struct
+from phantombase.timeline.codec.parquet_footer import is_encrypted
 from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, readable
 from phantombase.timeline.errors import MalformedError, StorageError, decoding, reason_of
 from phantombase.timeline.event_log import get_logger
@@ -41,8 +41,6 @@ _log = get_logger()
 _BATCH_ROWS = 65_536
 _FILES_MAX = 1000
 """Spark is asked for the time of each file, which takes a millisecond."""
-_END_BYTES = 1 << 20
-"""The end of a file, in which the name of its writer is, and what a footer says after it."""
 _SQL = "org.apache.spark.sql."
 _FIXED_CONF = {
     "spark.sql.files.ignoreCorruptFiles": "false",
@@ -264,7 +262,7 @@ def _with_footer(
         opened = open_parquet(source)
         metadata = opened.metadata
         _need(_MODERN.match(metadata.created_by or "") is not None, f"{file.path}: written by {metadata.created_by}")
-        _need(not _is_encrypted(source, metadata), f"{file.path}: encrypted")
+        _need(not is_encrypted(source, metadata), f"{file.path}: encrypted")
     if metadata.num_row_groups:
         codecs = {metadata.row_group(0).column(at).compression for at in range(metadata.num_columns)}
         _need(codecs <= _CODECS, f"{file.path}: compressed by {codecs}")
@@ -275,17 +273,6 @@ def _with_footer(
     arrow.empty_table().cast(columns)  # ArrowException: not what it was taken for
     size = tuple(metadata.row_group(at).total_byte_size for at in range(len(rows)))
     return replace(file, rows=rows, bytes=size), arrow
-
-
-def _is_encrypted(source: pa.NativeFile, metadata: pq.FileMetaData) -> bool:
-    """Whether columns may be encrypted. pyarrow ends the process when it is asked for such a column's metadata."""
-    source.seek(max(0, source.size() - _END_BYTES))
-    end = source.read()
-    by = metadata.created_by.encode()
-    at = end.rindex(by)
-    # The fields after this one, by their distance from it.
-    after, _ = read_struct(end, at + len(by))
-    return any(field.number + CREATED_BY >= ENCRYPTION for field in after)
 
 
 def _check_leaves(file: pq.ParquetFile, columns: pa.Schema) -> bool:

@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 from phantombase.timeline.codec.arrow_schema import project
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import Flags, flat
-from phantombase.timeline.codec.spill_file import spill_folder
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.log_encode import BaseRows
 from phantombase.timeline.format.table_config import MergeMode
@@ -35,7 +34,7 @@ from phantombase.timeline.merge.log_fold import Winners
 from phantombase.timeline.merge.slice_log import may_delete, read_logs
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.slice_stream import base_tables
-from phantombase.timeline.merge.spilled_merge import LogSpill
+from phantombase.timeline.merge.spilled_merge import LogSpill, spill_folder
 from phantombase.timeline.view.log_blocks import slice_blocks
 from phantombase.timeline.view.view import BaseFile, FileGroup, FileSlice, GroupKey, latest_slice
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from phantombase.timeline.errors import ConflictError, MalformedError, NotATableError, StorageError, UsageError
 from phantombase.timeline.format.layout import Layout
-from phantombase.timeline.format.merge_settings import EVENT_TIME_STRATEGY, KEY_GENERATOR_CLASSES, STORED_PAYLOADS
+from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES, MERGE_STRATEGIES, NEW_PAYLOADS
 from phantombase.timeline.format.table_config import (
     DELTA,
     ICEBERG,
@@ -38,19 +38,6 @@ from .key_generator import PARTITION_TYPES, KeyGenerator, generator_kind, inferr
 from .partition_times import PREFIX
 
 _MODES = (MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME)
-_PACKAGE = "org.apache.hudi.common.model."
-_PAYLOADS = {
-    MergeMode.EVENT_TIME: f"{_PACKAGE}DefaultHoodieRecordPayload",
-    MergeMode.COMMIT_TIME: f"{_PACKAGE}OverwriteWithLatestAvroPayload",
-}
-PAYLOAD = "hoodie.datasource.write.payload.class"
-_STORED = ("hoodie.compaction.payload.class", "hoodie.table.legacy.payload.class")
-"""Where a table stores its payload class."""
-MERGE_STRATEGIES = {
-    MergeMode.EVENT_TIME: EVENT_TIME_STRATEGY,
-    MergeMode.COMMIT_TIME: "ce9acb64-bde0-424c-9b91-f6ebba25356d",
-}
-"""The id of Hudi's merge strategy, by merge mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +160,7 @@ class NewTable:
         return {
             **ordering,
             "hoodie.archivelog.folder": "archived",
-            "hoodie.compaction.payload.class": _PAYLOADS[self.mode],
+            "hoodie.compaction.payload.class": NEW_PAYLOADS[self.mode],
             "hoodie.compaction.record.merger.strategy": MERGE_STRATEGIES[MergeMode.EVENT_TIME],
             "hoodie.database.name": self.database,
             "hoodie.table.keygenerator.class": next(c for c, k in KEY_GENERATOR_CLASSES.items() if k == self.kind),
@@ -184,7 +171,7 @@ class NewTable:
         ordering = {"hoodie.table.ordering.fields": ",".join(self.ordering_fields)} if self.ordering_fields else {}
         database = {"hoodie.database.name": self.database} if self.database else {}
         payload = {
-            "hoodie.compaction.payload.class": _PAYLOADS[self.mode],
+            "hoodie.compaction.payload.class": NEW_PAYLOADS[self.mode],
             "hoodie.record.merge.strategy.id": MERGE_STRATEGIES[self.mode],
         }
         return {
@@ -262,40 +249,6 @@ def check_same_table(config: TableConfig, spec: NewTable) -> None:
             expected="; ".join(f"{what} {_words(new)}" for what, (_, new) in wrong.items()),
             found="; ".join(f"{what} {_words(old)}" for what, (old, _) in wrong.items()),
             todo="Choose another path, or write with the table's own settings.",
-        )
-
-
-def mode_of_payload(text: str) -> MergeMode:
-    """The merge mode of a payload class that new tables can have. KeyError: another class."""
-    return {payload: mode for mode, payload in _PAYLOADS.items()}[_PACKAGE + text.strip().removeprefix(_PACKAGE)]
-
-
-def is_stored_payload(text: str) -> bool:
-    """Whether it is a payload class that only Hudi gives to a table. UsageError: tables with it are not written."""
-    with suppress(KeyError):
-        mode_of_payload(text)
-        return False
-    if text.strip() in STORED_PAYLOADS:
-        return True
-    deletes = text.strip().endswith("EmptyHoodieRecordPayload")
-    raise UsageError(
-        f"not a value of {PAYLOAD}",
-        expected=" or ".join(_PAYLOADS.values()),
-        found=text,
-        todo="To delete the rows of these keys, leave it out and set hoodie.datasource.write.operation=delete."
-        if deletes
-        else "Leave it out, or name the class of the table.",
-    )
-
-
-def check_payload(config: TableConfig, text: str) -> None:
-    """UsageError: a payload class that only Hudi gives to a table, and this table does not have it."""
-    if text and is_stored_payload(text) and text.strip() not in {config.properties.get(name) for name in _STORED}:
-        raise UsageError(
-            "only Hudi makes tables with this payload class; those that have it are written",
-            expected=" or ".join(f"{PAYLOAD}={payload}" for payload in _PAYLOADS.values()),
-            found=f"{PAYLOAD}={text}",
-            todo="Leave it out if all rows are complete; otherwise let Hudi make the table.",
         )
 
 

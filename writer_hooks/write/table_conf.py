@@ -30,14 +30,21 @@ from phantombase.compactor_daemon.hudi_names import (
 from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, CLUSTER_CONF, SCHEDULE_CONF
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES
+from phantombase.timeline.format.merge_settings import (
+    KEY_GENERATOR_CLASSES,
+    MERGE_STRATEGIES,
+    PAYLOAD,
+    check_payload,
+    is_stored_payload,
+    mode_of_payload,
+)
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.instants.triggers import BY_TIME, TriggerStrategy
 from phantombase.timeline.option import whole_number
 
 from ..options import FullAction, Mode, Operation, Write
 from ..schema.key_generator import generator_kind, inferred_kind
-from ..schema.new_table import MERGE_STRATEGIES, PAYLOAD, NewTable, check_payload, is_stored_payload, mode_of_payload
+from ..schema.new_table import NewTable
 from ..schema.partition_times import PREFIX, PartitionTimes
 
 _ORDERING = (
@@ -273,7 +280,7 @@ def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
     `check_same_table` compares are left to it."""
     stored = {setting(name): (name, value) for name, value in config.properties.items()}
     _check_merger(config, conf)
-    check_payload(config, conf.get(PAYLOAD, ""))
+    check_payload(config.properties, conf.get(PAYLOAD, ""))
     found: set[str] = set()
     for name, value in conf.items():
         own, one = setting(name), hudi_names().get(name)

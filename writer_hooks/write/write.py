@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-from phantombase.compactor_daemon.clustering.cancel import left_by_dead, settle_dead_clusterings
+from phantombase.compactor_daemon.clustering.cancel import settle_dead_clusterings
 from phantombase.compactor_daemon.services.options import least_expiry_s
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.undo import roll_back
@@ -26,15 +26,19 @@ from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.in_progress import (
-    is_pending_service,
-    refuse_buckets_by_partition,
-    refuse_consistent_hashing,
-)
+from phantombase.timeline.table.in_progress import refuse_buckets_by_partition, refuse_consistent_hashing
 from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 
 from ...timeline.gathered import gathered
-from ..commit.compaction import AfterCommit, Capacity, after_commit, due_at_once, remove_leftovers, services_after
+from ..commit.compaction import (
+    AfterCommit,
+    Capacity,
+    ClusteringWait,
+    after_commit,
+    due_at_once,
+    remove_leftovers,
+    services_after,
+)
 from ..commit.conflict import WriteSet
 from ..commit.place_files import (
     Placed,
@@ -175,7 +179,7 @@ def _checked(table: Table, engine: Engine, what: Write) -> tuple[Table, TableLoc
 
 def _retried(table: Table, job: _Job, first: Pieces | None) -> Written:
     left, pauses = job.options.retries, retry_pauses()
-    capacity, clusterings = _capacity(table, job), _ClusteringWait(table, job.options.clustering_wait_s)
+    capacity, clusterings = _capacity(table, job), ClusteringWait(table, job.options.clustering_wait_s, retry_pauses())
     while True:
         given, first = first, None
         try:
@@ -195,38 +199,6 @@ def _retried(table: Table, job: _Job, first: Pieces | None) -> Written:
             _log.info("write_again", retries_left=left, error=str(error))
             left -= 1
             time.sleep(next(pauses))
-
-
-class _ClusteringWait:
-    """The waits of one write for clusterings of its file groups: `limit_s` seconds from the first conflict on."""
-
-    def __init__(self, table: Table, limit_s: float) -> None:
-        self.waited_s = 0.0
-        self._table, self._limit_s = table, limit_s
-        self._begun: Stopwatch | None = None
-        self._pauses = retry_pauses()
-
-    def wait(self, error: ConflictError) -> bool:
-        """Waits until the clusterings pending now have ended; the next try cancels dead ones. False: the time is up."""
-        self._begun = self._begun or Stopwatch()
-        if self._begun.seconds() >= self._limit_s:
-            return False
-        _log.info("write_waits_for_clustering", table=self._table.storage.base_path, error=str(error))
-        waiting, here = self._pending(), Stopwatch()
-        if not waiting:  # the next try may meet what this one met
-            time.sleep(next(self._pauses))
-        while waiting and self._begun.seconds() < self._limit_s:
-            time.sleep(_PAUSE_S)
-            waiting &= self._pending()
-        self.waited_s += here.seconds()
-        return True
-
-    def _pending(self) -> set[str]:
-        """Those of Hudi too, whether Hudi has begun them or not."""
-        now = self._table.snapshot(cached=False)
-        dead = {one.time for one in left_by_dead(now)}
-        found = (i for i in now.timeline.instants if i.family == "replacecommit" and not i.completed)
-        return {i.requested_time for i in found if i.requested_time not in dead and is_pending_service(now, i)}
 
 
 def shown(what: Write, storage: Storage) -> str:

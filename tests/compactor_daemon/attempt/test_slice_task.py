@@ -28,7 +28,6 @@ from phantombase.compactor_daemon.execution.runners import spark_work
 from phantombase.timeline.codec.avro_schema import FILE_NAME
 from phantombase.timeline.codec.output_options import Codec, OutputOptions, parse_bytes
 from phantombase.timeline.codec.parquet_write import write_base_file
-from phantombase.timeline.codec.spill_file import POSITION, SortedRun, SpillFile
 from phantombase.timeline.errors import AttemptDeadError, LedgerError, StorageError, UsageError
 from phantombase.timeline.format.ledger import Ledger
 from phantombase.timeline.format.merge_settings import DeleteMarker, NotGiven
@@ -38,6 +37,7 @@ from phantombase.timeline.merge.gaps import Unset
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_merge import identity_columns, identity_sum
 from phantombase.timeline.merge.slice_stream import SliceStream
+from phantombase.timeline.merge.spilled_merge import POSITION, SortedRun, SpillFile
 from phantombase.timeline.read.table_read import ReadOptions, Scan, plan_read
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

@@ -42,7 +42,6 @@ from phantombase.compactor_daemon.clustering.standing import Standing, _lacks_fi
 from phantombase.timeline.codec.bloom import ALWAYS_TRUE, SATURATED_KEYS
 from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.codec.parquet_write import write_base_file
-from phantombase.timeline.codec.spill_file import SpillFile
 from phantombase.timeline.errors import MalformedError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.layout import LAYOUT_2
@@ -56,6 +55,7 @@ from phantombase.timeline.format.replace_request import (
     encode_replace_request,
 )
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.merge.spilled_merge import SpillFile
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice, GroupKey, TableView, ViewFacts
 from tests.support.archived_tables import cluster, living, request, small_files, upsert

@@ -19,7 +19,7 @@ from phantombase import UnsupportedError, compact, read, schedule
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
-from phantombase.timeline.codec.parquet_footer import AVAILABLE
+from phantombase.timeline.codec.parquet_pages import AVAILABLE
 from phantombase.timeline.errors import ClockError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerStrategy

@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.cli.render import ShownRows
-from phantombase.timeline.cli.show import recommended_executors
+from phantombase.timeline.dashboard.compactions import recommended_executors
 from phantombase.timeline.errors import MissingFileError, NotATableError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.read import export

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.codec import parquet_write
 from phantombase.timeline.codec.calendar import NEW_CALENDAR, old_calendar
-from phantombase.timeline.codec.parquet_footer import AVAILABLE, GzipPages
+from phantombase.timeline.codec.parquet_pages import AVAILABLE, GzipPages
 from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches
 from phantombase.timeline.codec.parquet_write import PagesWriter, open_parquet_writer
 from phantombase.timeline.errors import UnsupportedError

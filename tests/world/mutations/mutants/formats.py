@@ -8,25 +8,25 @@ from tests.world.mutations.mutants.mutant import Mutant
 FORMATS: tuple[Mutant, ...] = (
     # Pages that are compressed behind pyarrow.
     (
-        "timeline/codec/parquet_footer",
+        "timeline/codec/parquet_pages",
         "if len(self._held) < start + stored:",
         "if len(self._held) < start:",
         "gzip_pages",
     ),
     (
-        "timeline/codec/parquet_footer",
+        "timeline/codec/parquet_pages",
         "value_of(meta, CHUNK_BYTES) - shorter",
         "value_of(meta, CHUNK_BYTES) - stored",
         "gzip_pages",
     ),
     (
-        "timeline/codec/parquet_footer",
+        "timeline/codec/parquet_pages",
         "field.value = self._places[field.value]\n        if value_of",
         "pass\n        if value_of",
         "gzip_pages",
     ),
-    ("timeline/codec/parquet_footer", " or value_of(header, _PAGE_BYTES) != stored", "", "gzip_pages"),
-    ("timeline/codec/parquet_footer", "if path in unbounded and", "if path not in unbounded and", "codec/parquet_read"),
+    ("timeline/codec/parquet_pages", " or value_of(header, _PAGE_BYTES) != stored", "", "gzip_pages"),
+    ("timeline/codec/parquet_pages", "if path in unbounded and", "if path not in unbounded and", "codec/parquet_read"),
     # Spark's two calendars.
     ("timeline/codec/calendar", '"" < version < "3.0.0"', "False", "gzip_pages"),
     ("timeline/codec/calendar", '"" < version < "3.1.0"', "False", "gzip_pages"),

@@ -38,7 +38,7 @@ GROUND: tuple[Mutant, ...] = (
     # Table locks: nobody is inside unasked, and nobody stays inside.
     ("timeline/locks/table_lock", "        lock = _process_locks[self.name]\n", "        lock = threading.Lock()\n", "locks/table_lock"),
     ("timeline/locks/table_lock", "        lock = _process_locks[self.name]\n", '        lock = _process_locks[""]\n', "locks/table_lock"),
-    ("timeline/locks/table_lock", "            raise _busy(self.name, self.timeout_s, purpose)\n", "            pass\n", "locks/table_lock"),
+    ("timeline/locks/table_lock", "            raise held_elsewhere(self.name, self.timeout_s, purpose)\n", "            pass\n", "locks/table_lock"),
     ("timeline/storage/local", "        raise busy from error\n    except OSError as error:\n", "        raise busy from error\n    except OSError as error:\n        yield\n        return\n", "locks/table_lock"),
     ("timeline/locks/table_lock", "        try:\n            yield Section(purpose=purpose, lock=self.name, is_held=lambda: True)\n        finally:\n            lock.release()\n\n\n@dataclass", "        yield Section(purpose=purpose, lock=self.name, is_held=lambda: True)\n        lock.release()\n\n\n@dataclass", "locks/table_lock"),
     ("timeline/storage/local", "        raise busy from error\n", "        pass\n", "locks/table_lock"),

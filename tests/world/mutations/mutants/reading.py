@@ -125,7 +125,7 @@ MERGING: tuple[Mutant, ...] = (
     ("timeline/merge/spilled_merge", "start += len(batch.keys)", "pass", "slice_task"),
     ("timeline/merge/spilled_merge", "table = by_position(found)", "table = pa.concat_tables(found)", "slice_task"),
     ("timeline/merge/spilled_merge", "untouched = ledger.untouched - (len(self._ledgers) - 1) * self._base_rows", "untouched = ledger.untouched", "slice_task"),
-    ("timeline/codec/spill_file", "self._held = table.slice(cut)", "pass", "slice_task"),
+    ("timeline/merge/spilled_merge", "self._held = table.slice(cut)", "pass", "slice_task"),
     ("timeline/format/log_decode", "last = max(first + 1, ", "last = max(first + 2, ", "slice_task"),
     # Row identity and the ledger: every equation.
     ("timeline/merge/slice_merge", "columns[RECORD_KEY] = keys", "pass", "row_hash"),
