@@ -5,15 +5,14 @@ retained until a clean: the commit states the size and the ledger of each file, 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, StorageError
 from phantombase.timeline.format.clean import decode_clean_plan
-from phantombase.timeline.format.commit_metadata import LEDGER, LOG_COMPACT, CommitMetadata, RuntimeStats, WriteStat
+from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.compaction_plan import (
@@ -25,7 +24,7 @@ from phantombase.timeline.format.compaction_plan import (
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout, Slicing
-from phantombase.timeline.format.ledger import Expiry, decode_ledgers, encode_ledgers
+from phantombase.timeline.format.ledger import Expiry, decode_ledgers
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.measure import Measure
@@ -43,7 +42,7 @@ from .hudi_executors import inflight_path
 from .inputs import Input, expiry_of, has_barrier, planned_inputs
 from .job import Clauses
 from .outcome import CommitDecision, Placement, ReplacedGroup
-from .slice_record import SliceDone, keep_ledger
+from .slice_record import SliceDone, compaction_commit, keep_ledger, log_compaction_commit
 from .slice_task import SliceChunk, SliceTask, StageSpec, StageTask, compact_slice
 
 
@@ -201,80 +200,6 @@ def single_task(
     (one,) = planned_inputs(table, view, plan.only(position), instant, rules)
     (task,) = tasks_for([(position, one)], rules, schema, output, instant=instant, attempt=attempt, measure=measure)
     return task
-
-
-def compaction_commit(done: Iterable[SliceDone], schema: TableSchema, properties: Mapping[str, str]) -> CommitMetadata:
-    """The completed commit of a compaction. `schema`: of the files written. `properties`: of the user, recorded in
-    it."""
-    return _commit(done, schema, properties, "COMPACT", _write_stat)
-
-
-def log_compaction_commit(
-    done: Iterable[SliceDone], schema: TableSchema, properties: Mapping[str, str]
-) -> CommitMetadata:
-    """The completed delta commit of a log compaction."""
-    return _commit(done, schema, properties, LOG_COMPACT, _log_write_stat)
-
-
-def _commit(
-    done: Iterable[SliceDone],
-    schema: TableSchema,
-    properties: Mapping[str, str],
-    operation: str,
-    stat: Callable[[SliceDone, str], WriteStat],
-) -> CommitMetadata:
-    slices = sorted(done, key=lambda d: d.position)
-    stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
-    for one in slices:
-        if one.final is not None:
-            stats[one.partition].append(stat(one, one.final))
-    ledger = encode_ledgers([one.group_ledger for one in slices])
-    return CommitMetadata(
-        partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
-        compacted=True,
-        extra_metadata={**properties, **schema.recorded, LEDGER: ledger},
-        operation_type=operation,
-    )
-
-
-def _log_write_stat(done: SliceDone, final: str) -> WriteStat:
-    """The statistics as a write records them: the rows in the log file, and its deletes."""
-    name, ledger = final.rpartition("/")[2], done.ledger
-    return replace(
-        _write_stat(done, final),
-        num_deletes=ledger.deletes_of_absent,
-        num_update_writes=ledger.rows_out,
-        num_inserts=0,
-        log_version=LogFileName.parse(name).version,
-        log_offset=0,
-        base_file=done.base_file or "",
-        log_files=(name,),
-    )
-
-
-def _write_stat(done: SliceDone, final: str) -> WriteStat:
-    ledger = done.ledger
-    return WriteStat(
-        file_id=done.file_id,
-        path=final,
-        prev_commit=done.base_instant or "null",
-        num_writes=ledger.rows_out,
-        num_deletes=ledger.deleted + ledger.expired,
-        num_update_writes=ledger.replaced,
-        num_inserts=ledger.inserts,
-        total_write_bytes=done.size,
-        file_size_in_bytes=done.size,
-        partition_path=done.partition,
-        total_log_records=ledger.log_entries,
-        total_log_files_compacted=done.log_files,
-        total_log_size_compacted=done.log_bytes,
-        total_updated_records_compacted=ledger.log_keys,
-        total_log_blocks=done.log_blocks,
-        total_corrupt_log_block=done.corrupt_blocks,
-        total_rollback_blocks=done.rolled_back_blocks,
-        prev_base_file=done.base_file,
-        runtime_stats=RuntimeStats(total_upsert_time=round(done.seconds * 1000)),
-    )
 
 
 def _passed(layout: Layout, plan: CompactionPlan, done: Sequence[SliceDone]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from phantombase.timeline.format.ledger import Expiry
 from phantombase.timeline.format.record_key import looks_like_bucket
 from phantombase.timeline.merge.rule import SliceRules, can_expire
 from phantombase.timeline.metadata_table.record_index import upkeep_of
-from phantombase.timeline.metadata_table.records.keys import OF_ROWS
+from phantombase.timeline.metadata_table.records.keys import OF_ROWS, RowsChange
 from phantombase.timeline.planning.log_compaction import LogPiece, folds_exactly, planned_pieces, runs_of
 from phantombase.timeline.table.in_progress import merges_no_logs
 from phantombase.timeline.table.table import Snapshot, Table, TableSchema
@@ -103,7 +103,7 @@ def _check_record_ttl(table: Table, schema: TableSchema, column: str, groups: It
             found=f"{column}, {types.get(column, 'which is no top-level column')}",
             todo=_WITHOUT_TTL,
         )
-    if lost := [name for name in upkeep_of(table, moves_rows=True).dropped if name.startswith(OF_ROWS)]:
+    if lost := [name for name in upkeep_of(table, RowsChange()).dropped if name.startswith(OF_ROWS)]:
         raise UnsupportedError(
             "record-ttl beside an index of keys in the metadata table is not supported",
             path=path,

@@ -3,7 +3,8 @@ And the completed commit made of them: whether it exists, who wrote it, and what
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,17 +15,24 @@ from phantombase.timeline.audit.ledgers import add_entry, ledger_of
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, reason_of
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.commit_metadata import CLUSTER, LEDGER, LOG_COMPACT
+from phantombase.timeline.format.commit_metadata import (
+    CLUSTER,
+    LEDGER,
+    LOG_COMPACT,
+    CommitMetadata,
+    RuntimeStats,
+    WriteStat,
+)
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
-from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName
+from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, Ledger
+from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, Ledger, encode_ledgers
 from phantombase.timeline.instants.reserved_times import attempt_folder, attempts, instant_folder, staged_files
 from phantombase.timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Table, TableSchema
 
 from ..options import output_from_json, output_to_json
 from .outcome import OK, STAGED_ENDINGS, CommitDecision, Placement, ReplacedGroup, decisions, dump
@@ -308,3 +316,77 @@ def keep_ledger(table: Table, decision: CommitDecision, done: Instant) -> None:
         ledger = ledger_of(decode_commit(decision.content, decision.completed_path))
         assert ledger is not None, "every decision has a ledger"
         add_entry(table.storage, decision.instant, decision.attempt, table.instant_path(done), ledger)
+
+
+def compaction_commit(done: Iterable[SliceDone], schema: TableSchema, properties: Mapping[str, str]) -> CommitMetadata:
+    """The completed commit of a compaction. `schema`: of the files written. `properties`: of the user, recorded in
+    it."""
+    return _commit(done, schema, properties, "COMPACT", _write_stat)
+
+
+def log_compaction_commit(
+    done: Iterable[SliceDone], schema: TableSchema, properties: Mapping[str, str]
+) -> CommitMetadata:
+    """The completed delta commit of a log compaction."""
+    return _commit(done, schema, properties, LOG_COMPACT, _log_write_stat)
+
+
+def _commit(
+    done: Iterable[SliceDone],
+    schema: TableSchema,
+    properties: Mapping[str, str],
+    operation: str,
+    stat: Callable[[SliceDone, str], WriteStat],
+) -> CommitMetadata:
+    slices = sorted(done, key=lambda d: d.position)
+    stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
+    for one in slices:
+        if one.final is not None:
+            stats[one.partition].append(stat(one, one.final))
+    ledger = encode_ledgers([one.group_ledger for one in slices])
+    return CommitMetadata(
+        partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
+        compacted=True,
+        extra_metadata={**properties, **schema.recorded, LEDGER: ledger},
+        operation_type=operation,
+    )
+
+
+def _log_write_stat(done: SliceDone, final: str) -> WriteStat:
+    """The statistics as a write records them: the rows in the log file, and its deletes."""
+    name, ledger = final.rpartition("/")[2], done.ledger
+    return replace(
+        _write_stat(done, final),
+        num_deletes=ledger.deletes_of_absent,
+        num_update_writes=ledger.rows_out,
+        num_inserts=0,
+        log_version=LogFileName.parse(name).version,
+        log_offset=0,
+        base_file=done.base_file or "",
+        log_files=(name,),
+    )
+
+
+def _write_stat(done: SliceDone, final: str) -> WriteStat:
+    ledger = done.ledger
+    return WriteStat(
+        file_id=done.file_id,
+        path=final,
+        prev_commit=done.base_instant or "null",
+        num_writes=ledger.rows_out,
+        num_deletes=ledger.deleted + ledger.expired,
+        num_update_writes=ledger.replaced,
+        num_inserts=ledger.inserts,
+        total_write_bytes=done.size,
+        file_size_in_bytes=done.size,
+        partition_path=done.partition,
+        total_log_records=ledger.log_entries,
+        total_log_files_compacted=done.log_files,
+        total_log_size_compacted=done.log_bytes,
+        total_updated_records_compacted=ledger.log_keys,
+        total_log_blocks=done.log_blocks,
+        total_corrupt_log_block=done.corrupt_blocks,
+        total_rollback_blocks=done.rolled_back_blocks,
+        prev_base_file=done.base_file,
+        runtime_stats=RuntimeStats(total_upsert_time=round(done.seconds * 1000)),
+    )

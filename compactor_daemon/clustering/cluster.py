@@ -41,7 +41,7 @@ from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, Heartbeats, h
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.expression_index import followed_expressions
 from phantombase.timeline.metadata_table.record_index import missing_entries, upkeep_of
-from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
+from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX, RowsChange
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.in_progress import (
@@ -229,10 +229,9 @@ def _commits_since(table: Snapshot) -> int:
 def _refuse_indexes(table: Table) -> None:
     """UnsupportedError: an index of the metadata table must be dropped, since rows move to other file groups. The
     record index is kept, if it is one for all partitions, of stored keys."""
-    said = followed_expressions(table)
-    kept = upkeep_of(
-        table, moves_rows=True, knows_keys=table.config.populate_meta_fields, same_rows=True, followed=said
-    )
+    followed = followed_expressions(table)
+    change = RowsChange(knows_keys=table.config.populate_meta_fields, same_rows=True, followed=followed)
+    kept = upkeep_of(table, change)
     if kept.dropped:
         missing = missing_entries(table) if RECORD_INDEX in kept.dropped else ""
         raise UnsupportedError(

@@ -21,7 +21,7 @@ from phantombase.timeline.instants.clock_check import Zone, ZoneVerdict, describ
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import read_heartbeat
 from phantombase.timeline.metadata_table.record_index import followed_indexes, is_global, missing_entries
-from phantombase.timeline.metadata_table.records.keys import EXPRESSION_INDEX, upkeep
+from phantombase.timeline.metadata_table.records.keys import EXPRESSION_INDEX, RowsChange, upkeep
 from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table
 from phantombase.timeline.terminal.text_table import human_duration
 
@@ -187,14 +187,8 @@ def _metadata_table(seen: HudiSigns) -> Iterator[Finding]:
             "`compactor-daemon metadata TABLE --create --indexes NAME` tries each.",
         )
     try:
-        dropped = upkeep(
-            seen.metadata_partitions,
-            seen.metadata_building,
-            moves_rows=True,
-            where="",
-            knows_keys=seen.one_record_index,
-            followed=seen.followed,
-        ).dropped
+        change = RowsChange(knows_keys=seen.one_record_index, followed=seen.followed)
+        dropped = upkeep(seen.metadata_partitions, seen.metadata_building, change, "").dropped
     except UnsupportedError as error:
         yield Finding(
             name="metadata-table",

@@ -59,8 +59,6 @@ class Health(Enum):
 
 _HEALTH = {Severity.DANGER: Health.BROKEN, Severity.WARNING: Health.CARE, Severity.INFO: Health.WELL}
 NOTHING = "nothing needs care"
-"""The reason of a well table of which there is nothing to say."""
-_TABLE = re.compile(r"\bTABLE\b")
 SILENCED = "silenced"
 _STATES = frozenset({"not-compacted", "not-made", "paused", SILENCED})
 """Findings that say what a table is: the reason of a well one."""
@@ -78,7 +76,7 @@ class TableVerdict(Shown):
     def of(findings: Iterable[Finding], path: str, silence: Callable[[], str] = str) -> TableVerdict:
         """`path`: the table's, for the commands. `silence`: what a person has said of the table, if it is known to be
         bad (`locks.pause.silence`): it counts as well, and its findings are shown. Only asked where it is not well."""
-        filled = [replace(one, todo=_TABLE.sub(lambda _: shlex.quote(path), one.todo)) for one in findings]
+        filled = [replace(one, todo=re.sub(r"\bTABLE\b", lambda _: shlex.quote(path), one.todo)) for one in findings]
         found = tuple(sorted(filled, key=lambda one: list(Severity).index(one.severity)))
         health = _HEALTH[found[0].severity] if found else Health.WELL
         first = next((f for f in found if health is not Health.WELL or f.name in _STATES), None)
@@ -87,8 +85,9 @@ class TableVerdict(Shown):
             health, reason = Health.WELL, f"{said}; {reason}"
             if not any(one.name == SILENCED for one in found):  # where what is paused was not read
                 todo = f"`compactor-daemon resume {shlex.quote(path)}` ends it."
-                what = Finding(name=SILENCED, severity=Severity.INFO, what=said, found="known to be bad", todo=todo)
-                found += (what,)
+                found += (
+                    Finding(name=SILENCED, severity=Severity.INFO, what=said, found="known to be bad", todo=todo),
+                )
         return TableVerdict(health=health, reason=reason, findings=found)
 
 
@@ -103,7 +102,6 @@ def health_word(row: Mapping[str, Any]) -> str:
 
 
 def of_error(name: str, what: str, error: PhantombaseError) -> Finding:
-    """A finding of an error of the tree."""
     todo = error.advice or "`timeline validate TABLE` shows more."
     return Finding(name=name, severity=Severity.DANGER, what=what, found=str(error.advising("")), todo=todo)
 

@@ -362,13 +362,11 @@ def value_type(record: MetadataRecord) -> str | None:
 def cannot_widen(table: Table, partition: str, types: Mapping[str, str | None], column: str = "") -> bool:
     """Whether records of these keys cannot be added to bounds: older ones have bounds of another type, from before the
     column was widened, or cannot be read. `types`: of their bounds, None: they have none. `column`: of an expression
-    index, which must have bounds of every other partition too: once one has, Hudi's readers leave out those without."""
+    index, see `_lacks_bounds`."""
     if partition not in table.config.built_metadata_partitions:
         return False
     try:
-        named = read_entries(table, FILES, [ALL_PARTITIONS]) if column else ()
-        paths = [partition_path(name) for _, record in named for name in present_files(record)]
-        keys = {expression_stats_key(column, path): path for path in paths}
+        keys = _bounds_of_partitions(table, column) if column else {}
         older = dict(read_entries(table, partition, {*types, *keys}))
     except (MalformedError, MissingFileError) as error:  # readers then go without it, which is exact
         _log.warning("partition_statistics_damaged", table=table.storage.base_path, error=str(error))
@@ -377,9 +375,21 @@ def cannot_widen(table: Table, partition: str, types: Mapping[str, str | None], 
         record = older.get(key, {})
         if kind is not None and (value_type(record) not in (None, kind) or (column and _is_beyond(record))):
             return True
-    lacking = {path for key, path in keys.items() if key not in older and key not in types}
-    view = table.with_timeline(table.load_timeline()).load_view() if lacking else None
-    return view is not None and any(slice_.partition in lacking for slice_ in view.slices())
+    return _lacks_bounds(table, {path for key, path in keys.items() if key not in older and key not in types})
+
+
+def _bounds_of_partitions(table: Table, column: str) -> dict[str, str]:
+    """The keys of the bounds of all partitions in an expression index of this column, and their paths."""
+    named = read_entries(table, FILES, [ALL_PARTITIONS])
+    paths = [partition_path(name) for _, record in named for name in present_files(record)]
+    return {expression_stats_key(column, path): path for path in paths}
+
+
+def _lacks_bounds(table: Table, without: Collection[str]) -> bool:
+    """Whether a partition with rows is among those `without` bounds in an expression index: once one has bounds, Hudi's
+    readers leave out those that have none."""
+    view = table.with_timeline(table.load_timeline()).load_view() if without else None
+    return view is not None and any(slice_.partition in without for slice_ in view.slices())
 
 
 def _is_beyond(record: MetadataRecord) -> bool:

@@ -14,7 +14,6 @@ its name in hoodie.properties."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from ..storage.folders import METADATA_FOLDER, RECORDS
 from ..storage.snapshot import SnapshotStorage
 from ..table.table import Snapshot, Table, open_metadata_table
 from .index_definitions import definitions_in, secondary_index_in, stored_definitions
-from .records.keys import RECORD_INDEX, SECONDARY_INDEX, RowIndex, Upkeep, new_file_ids, upkeep
+from .records.keys import RECORD_INDEX, SECONDARY_INDEX, RowIndex, RowsChange, Upkeep, new_file_ids, upkeep
 from .valid_instants import ARTIFICIAL, refuse_uncompleted
 
 if TYPE_CHECKING:
@@ -101,22 +100,15 @@ def is_global(table: Table) -> bool:
 
 def check_keepable(table: Table, *, moves_rows: bool = True) -> None:
     """UnsupportedError if a change would make a partition of the metadata table wrong, see `upkeep`."""
-    upkeep_of(table, moves_rows)
+    upkeep_of(table, RowsChange(moves_rows=moves_rows))
 
 
-def upkeep_of(
-    table: Table, moves_rows: bool, *, knows_keys: bool = False, same_rows: bool = False, followed: Collection[str] = ()
-) -> Upkeep:
+def upkeep_of(table: Table, change: RowsChange) -> Upkeep:
     """What a change means for each partition of the metadata table, see `upkeep`. UnsupportedError: see there."""
     config = table.config
+    change = replace(change, knows_keys=change.knows_keys and has_one_record_index(table))
     return upkeep(
-        config.built_metadata_partitions,
-        config.building_metadata_partitions,
-        moves_rows=moves_rows,
-        where=table.storage.base_path,
-        knows_keys=knows_keys and has_one_record_index(table),
-        same_rows=same_rows,
-        followed=followed,
+        config.built_metadata_partitions, config.building_metadata_partitions, change, table.storage.base_path
     )
 
 

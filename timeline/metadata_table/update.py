@@ -46,6 +46,7 @@ from .records.keys import (
     FILES,
     RECORD_INDEX,
     RowIndex,
+    RowsChange,
     Sizes,
     Upkeep,
     being_built,
@@ -228,9 +229,11 @@ def forget(table: Table, instant: str) -> None:
 
 def _wanted(table: Table, change: Change) -> tuple[Upkeep, Mapping[str, RowIndex | None]]:
     """What a change means for each partition, and the secondary indexes that can be kept up to date."""
-    followed, known = _followed(table, change), change.knows_keys
-    wanted = upkeep_of(table, change.moves_rows, knows_keys=known, same_rows=change.same_rows, followed=followed)
-    return wanted, followed
+    followed = _followed(table, change)
+    of_rows = RowsChange(
+        moves_rows=change.moves_rows, knows_keys=change.knows_keys, same_rows=change.same_rows, followed=followed
+    )
+    return upkeep_of(table, of_rows), followed
 
 
 def _fits(table: Table, logs: Mapping[str, IndexLogs]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -306,7 +306,7 @@ def _job(context: Any, given: list[Any], task: Callable[[Any], list[Piece] | Non
 
 def _scan_task(scan: ParquetScan, prepare: Prepare, spool: Spool, most_bytes: int, share: int) -> list[Piece] | None:
     pieces, size = list[Piece](), 0
-    for piece in _caught(spool.put(prepare(share, scan.batches(share)))):
+    for piece in _prepared_shares(scan, prepare, spool, [share]):
         pieces.append(piece)
         size += _PIECE_BYTES + len(piece.partition) + len(memoryview(piece.payload))
         if size > most_bytes and piece.target != _ERROR:
@@ -349,8 +349,11 @@ def _scanned(
     """The pieces of the shares that the rows number. The number of the task would not do: it is another one where Spark
     computes lost pieces again as part of a union."""
     shares = [share for batch in batches for share in batch.column(0).to_pylist()]
-    pieces = (piece for share in shares for piece in prepare(share, scan.batches(share)))
-    return _batched(_caught(spool.put(pieces)))
+    return _batched(_prepared_shares(scan, prepare, spool, shares))
+
+
+def _prepared_shares(scan: ParquetScan, prepare: Prepare, spool: Spool, shares: Iterable[int]) -> Iterator[Piece]:
+    return _caught(spool.put(piece for share in shares for piece in prepare(share, scan.batches(share))))
 
 
 def _stepped(step: Step, spool: Spool, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

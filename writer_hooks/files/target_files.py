@@ -88,17 +88,28 @@ def _naming(part: LogPart, base: BaseFile, work: WriteWork) -> LogPart:
 
 
 def _refuse_half_deletes(slice_: FileSlice, work: WriteWork, twice: pa.Array, part: LogPart) -> LogPart:
-    half = pc.is_in(part.deleted, value_set=twice)
-    if pc.any(half).as_py():
+    _refuse_keys(
+        part.deleted.filter(pc.is_in(part.deleted, value_set=twice)),
+        slice_,
+        work,
+        what="a base file has several rows of a key, and a delete in this log file would take only the first",
+        expected="keys that the base file has once, or log blocks that name its rows",
+        todo="Compact the table, then write again.",
+    )
+    return part
+
+
+def _refuse_keys(keys: pa.Array, slice_: FileSlice, work: WriteWork, *, what: str, expected: str, todo: str) -> None:
+    """UnsupportedError, if there is a key that the log file of a slice cannot have."""
+    if len(keys):
         raise UnsupportedError(
-            "a base file has several rows of a key, and a delete in this log file would take only the first",
+            what,
             path=f"{slice_.partition}/{slice_.file_id}",
             instant=work.instant,
-            expected="keys that the base file has once, or log blocks that name its rows",
-            found=f"{pc.sum(half).as_py()} such keys, such as {part.deleted.filter(half)[0].as_py()!r}",
-            todo="Nothing of this write is visible. Compact the table, then write again.",
+            expected=expected,
+            found=f"{len(keys)} others, such as {keys[0].as_py()!r}",
+            todo=f"Nothing of this write is visible. {todo}",
         )
-    return part
 
 
 def log_of(
@@ -334,16 +345,14 @@ def _refuse_after_deletes(slice_: FileSlice, work: WriteWork, keys: pa.Array, *,
         return
     if not partial and not any(block.is_partial for block in slice_blocks(storage, slice_)):
         return
-    after = pc.is_in(keys, value_set=_deleted(slice_, work))
-    if pc.any(after).as_py():
-        raise UnsupportedError(
-            "Hudi cannot read rows of deleted keys in a log that has updates of some columns",
-            path=f"{slice_.partition}/{slice_.file_id}",
-            instant=work.instant,
-            expected="keys that the log does not delete",
-            found=f"{pc.sum(after).as_py()} of them, such as {keys.filter(after)[0].as_py()!r}",
-            todo="Nothing of this write is visible. Compact the table, then write again; or leave these rows out.",
-        )
+    _refuse_keys(
+        keys.filter(pc.is_in(keys, value_set=_deleted(slice_, work))),
+        slice_,
+        work,
+        what="Hudi cannot read rows of deleted keys in a log that has updates of some columns",
+        expected="keys that the log does not delete",
+        todo="Compact the table, then write again; or leave these rows out.",
+    )
 
 
 def _deleted(slice_: FileSlice, work: WriteWork) -> pa.Array:

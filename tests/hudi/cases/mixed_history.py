@@ -41,6 +41,7 @@ from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read import table_read
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
+from tests.hudi.cases.random_history import RandomSteps
 from tests.hudi.cases.rows import same
 from tests.hudi.cases.shared_table import SharedTable
 from tests.hudi.judge.client import BRIEF, INTERPRETED, METADATA_TABLE, QUIET, Judge, JudgeError
@@ -157,7 +158,7 @@ def first_columns(version: int) -> dict[str, pa.DataType]:
 _WIDER = {pa.int32(): (pa.int64(), pa.float64()), pa.int64(): (pa.float64(),), pa.float32(): (pa.float64(),)}
 
 
-class MixedHistory:
+class MixedHistory(RandomSteps):
     """One table, its settings and what may happen to it."""
 
     def __init__(self, judge: Judge, version: int, seed: int, path: Path, *, merge: str | None = None) -> None:
@@ -375,17 +376,6 @@ class MixedHistory:
         return list(range(self.fresh, self.fresh + self.random.randint(1, 5)))
 
     # Steps: a step of ours is done by Hudi to a copy.
-
-    def step(self) -> None:
-        """One step that can be taken, and a look."""
-        steps = self.steps()
-        while True:
-            (step,) = self.random.choices(list(steps), list(steps.values()))
-            self.said.append(step.__name__)
-            if step():
-                break
-            self.said.pop()
-        self.look(step.__name__)
 
     def steps(self) -> dict[Callable[[], bool], int]:
         return {

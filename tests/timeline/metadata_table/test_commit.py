@@ -35,7 +35,7 @@ from phantombase.timeline.metadata_table.create import drop_metadata_table, make
 from phantombase.timeline.metadata_table.index_logs import FileKeys, LogBounds, RecordedKeys
 from phantombase.timeline.metadata_table.read import MetadataListing, open_slices, read_entries, read_files
 from phantombase.timeline.metadata_table.records.entries import block_entries
-from phantombase.timeline.metadata_table.records.keys import file_group_index, files_of_rollback, upkeep
+from phantombase.timeline.metadata_table.records.keys import RowsChange, file_group_index, files_of_rollback, upkeep
 from phantombase.timeline.metadata_table.update import Change, apply_update, prepare
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
@@ -62,11 +62,11 @@ OURS = ("bloom_filters", "column_stats", "files", "partition_stats")
 
 def test_what_is_kept_left_and_dropped() -> None:
     built = [*OURS, "record_index", "secondary_index_city", "expr_index_day"]
-    writes, merges = (upkeep(built, [], moves_rows=moves, where="") for moves in (True, False))
+    writes, merges = (upkeep(built, [], RowsChange(moves_rows=moves), "") for moves in (True, False))
     assert writes.kept == merges.kept == OURS
     assert (writes.left, writes.dropped) == ((), ("expr_index_day", "record_index", "secondary_index_city"))
     assert (merges.left, merges.dropped) == (("record_index", "secondary_index_city"), ("expr_index_day",))
-    known, merged = (upkeep(built, [], moves_rows=moves, where="", knows_keys=True) for moves in (True, False))
+    known, merged = (upkeep(built, [], RowsChange(moves_rows=moves, knows_keys=True), "") for moves in (True, False))
     assert known.kept == (*OURS, "record_index")
     assert known.dropped == ("expr_index_day", "secondary_index_city")
     assert merged == merges
@@ -74,13 +74,13 @@ def test_what_is_kept_left_and_dropped() -> None:
 
 def test_what_is_being_built_is_kept_too_or_refused() -> None:
     """An indexer skips commits that the metadata table knows: they would be missing from its index."""
-    assert upkeep(["files"], ["column_stats"], moves_rows=True, where="").kept == ("column_stats", "files")
-    assert upkeep(["files"], ["record_index"], moves_rows=False, where="").left == ("record_index",)
+    assert upkeep(["files"], ["column_stats"], RowsChange(), "").kept == ("column_stats", "files")
+    assert upkeep(["files"], ["record_index"], RowsChange(moves_rows=False), "").left == ("record_index",)
     with pytest.raises(UnsupportedError, match="record_index"):
-        upkeep(["files"], ["record_index"], moves_rows=True, where="", knows_keys=True)
+        upkeep(["files"], ["record_index"], RowsChange(knows_keys=True), "")
     for moves in (True, False):
         with pytest.raises(UnsupportedError, match="vector_index"):
-            upkeep(["files", "vector_index"], [], moves_rows=moves, where="")
+            upkeep(["files", "vector_index"], [], RowsChange(moves_rows=moves), "")
 
 
 # --- telling and forgetting ----------------------------------------------------------------------------------------

@@ -79,32 +79,32 @@ class Upkeep:
     dropped: tuple[str, ...]
 
 
-def upkeep(
-    built: Collection[str],
-    building: Collection[str],
-    *,
-    moves_rows: bool,
-    where: str,
-    knows_keys: bool = False,
-    same_rows: bool = False,
-    followed: Collection[str] = (),
-) -> Upkeep:
-    """Decides about the partitions that are `built` or being built.
-    `moves_rows`: false for compactions and log compactions: rows do not change their file group. `knows_keys`: the
-    change says which keys it adds and deletes, and the record index is global. `same_rows`: of a clustering: the values
-    of keys do not change. `followed`: secondary indexes of columns whose values can be compared before and after (Hudi
-    finds their rows by the record index), and expression indexes that stay exact. UnsupportedError: an unknown
-    partition; one that cannot be kept while Hudi is building it, since its builder skips commits that the metadata
-    table knows."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsChange:
+    """What a change does to rows, as far as indexes depend on it. `moves_rows`: false for compactions and log
+    compactions: rows do not change their file group. `knows_keys`: the change says which keys it adds and deletes, and
+    the record index is global. `same_rows`: of a clustering: the values of keys do not change. `followed`: secondary
+    indexes of columns whose values can be compared before and after (Hudi finds their rows by the record index), and
+    expression indexes that stay exact."""
+
+    moves_rows: bool = True
+    knows_keys: bool = False
+    same_rows: bool = False
+    followed: Collection[str] = ()
+
+
+def upkeep(built: Collection[str], building: Collection[str], change: RowsChange, where: str) -> Upkeep:
+    """Decides about the partitions that are `built` or being built. UnsupportedError: an unknown partition; one that
+    cannot be kept while Hudi is building it, since its builder skips commits that the metadata table knows."""
     kept, left, dropped = [], [], []
-    keeps_keys = moves_rows and knows_keys and RECORD_INDEX in built and RECORD_INDEX not in building
+    keeps_keys = change.moves_rows and change.knows_keys and RECORD_INDEX in built and RECORD_INDEX not in building
     for name in sorted({*built, *building}):
         is_secondary = keeps_keys and name.startswith(SECONDARY_INDEX) and name not in building
         is_expression = name.startswith(EXPRESSION_INDEX)
-        is_followed = name in followed and (is_secondary or (is_expression and name not in building))
+        is_followed = name in change.followed and (is_secondary or (is_expression and name not in building))
         if name in _KEPT or (name == RECORD_INDEX and keeps_keys) or is_followed:
             kept.append(name)
-        elif name.startswith(OF_ROWS) and (not moves_rows or (is_secondary and same_rows)):
+        elif name.startswith(OF_ROWS) and (not change.moves_rows or (is_secondary and change.same_rows)):
             left.append(name)
         elif not (is_expression or name.startswith(OF_ROWS)):
             raise UnsupportedError(

@@ -381,7 +381,7 @@ METADATA: tuple[Mutant, ...] = (
     ("timeline/metadata_table/commit", "    _refuse_compacted(metadata, found)\n", "", "commit"),
     ("timeline/metadata_table/commit", "with_meta_columns(without_meta_columns(text))", "text", "attempt/faults"),
     ("timeline/metadata_table/commit", "file_group_index(one[0], len(slices))", "0", "commit column_stats"),
-    ("timeline/metadata_table/records/keys", "name.startswith(OF_ROWS) and (not moves_rows or (is_secondary and same_rows))", "name.startswith(OF_ROWS)", "commit"),
+    ("timeline/metadata_table/records/keys", "name.startswith(OF_ROWS) and (not change.moves_rows or (is_secondary and change.same_rows))", "name.startswith(OF_ROWS)", "commit"),
     ("timeline/metadata_table/records/keys", "        elif name in building:\n            raise being_built(name, where)\n", "", "commit"),
     ("timeline/metadata_table/update", "(update.upkeep, update.measure) != now", "False", "commit"),
     ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < base_files", "False", "commit"),

@@ -95,7 +95,7 @@ MERGING: tuple[Mutant, ...] = (
     ("timeline/format/log_encode", "if len(numbers) <= _CONTAINER_NUMBERS_MAX:", "if True:", "merge/doubled_rows"),
     ("writer_hooks/files/stored_keys", "            start += len(at)\n", "", "merge/doubled_rows"),
     ("writer_hooks/files/target_files", "(slice_.logs or len(twice))", "slice_.logs", "merge/doubled_rows"),
-    ("writer_hooks/files/target_files", "    half = pc.is_in(part.deleted, value_set=twice)\n", "    return part\n", "merge/doubled_rows"),
+    ("writer_hooks/files/target_files", "part.deleted.filter(pc.is_in(part.deleted, value_set=twice)),", "part.deleted.slice(0, 0),", "merge/doubled_rows"),
     ("writer_hooks/files/target_files", "every_duplicate=not work.table.config.merges_as_1x", "every_duplicate=True", "merge/doubled_rows"),
     ("writer_hooks/write/rows", "avro = old or ", "avro = ", "write/writer"),
     ("writer_hooks/index/lookup_step", "(rows > 1) & ", "(rows > 2) & ", "merge/doubled_rows"),
