@@ -1,8 +1,9 @@
 """The values of one column in one file: least, greatest, number of values, number of nulls (pure).
 
-Order: numbers by value, NaN above all of them and equal to itself, as in Spark and Java; strings and bytes by their
-(UTF-8) bytes, as in Spark; decimals by value. A float's low bound of zero is always -0.0, and its high bound of zero
-always 0.0, since Java treats the two as different.
+Order: numbers by value; strings and bytes by their (UTF-8) bytes, as in Spark; decimals by value. A float's low bound
+of zero is always -0.0, and its high bound of zero always 0.0, since Java treats the two as different. NaN, in Spark
+above all numbers, counts as infinity: Hudi's queries keep the index in Spark's cache, whose own bounds leave NaN out,
+so that by a bound of NaN they skip files of any numbers (seen: 1.2.0). The low bound is finite then, for `x <> inf`.
 
 A reader loses rows if a bound is too narrow. So bounds are read only for types with unambiguous stored values:
 integers, dates, texts, and timestamps where the record names the unit (index version 2). There are no bounds for floats
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -62,8 +64,8 @@ class ColumnRange:
         return ColumnRange(
             column=self.column,
             type=self.type,
-            low=min(lows, key=_order, default=None),
-            high=max(highs, key=_order, default=None),
+            low=min(lows, default=None),
+            high=max(highs, default=None),
             nulls=self.nulls + other.nulls,
             values=self.values + other.values,
             bytes_=self.bytes_ + other.bytes_,
@@ -179,16 +181,13 @@ def _physical(scalar: pa.Scalar, kind: ValueType) -> Value:
 
 
 def _float_ends(array: pa.Array) -> tuple[float, float]:
-    """Least and greatest value. NaN is checked separately, since Arrow ignores it unless all values are NaN."""
+    """Bounds of values with NaN, too, which Arrow ignores unless all values are NaN."""
     ends = pc.min_max(array)
     low, high = ends["min"].as_py(), ends["max"].as_py()
-    if pc.any(pc.is_nan(array)).as_py():
-        high = math.nan
-    return low, high
-
-
-def _order(value: Any) -> Any:
-    return (math.isnan(value), value) if isinstance(value, float) else value
+    if not pc.any(pc.is_nan(array)).as_py():
+        return low, high
+    greatest = float(np.finfo(array.type.to_pandas_dtype()).max)
+    return greatest if math.isnan(low) else min(low, greatest), math.inf
 
 
 def _to_text(value: Value | None) -> Any:

@@ -136,15 +136,18 @@ def range_of(values: pa.Array) -> ColumnRange:
     return found
 
 
-def test_nan_is_above_all_numbers() -> None:
-    """As Spark and Java have it; Arrow leaves it out."""
-    found = range_of(pa.array([1.0, math.nan, None, -3.5]))
-    assert (found.low, found.nulls, found.values) == (-3.5, 1, 4)
-    assert isinstance(found.high, float)
-    assert math.isnan(found.high)
-    both = found.merged(range_of(pa.array([9.0])))
-    assert str(both.high) == "nan"
-    assert str(range_of(pa.array([math.nan])).low) == "nan"
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_nan_has_bounds_that_spark_understands(kind: pa.DataType) -> None:
+    """Spark has it above all numbers, Arrow leaves it out, and Spark's cache takes a bound of NaN for none."""
+    found = range_of(pa.array([1.0, math.nan, None, -3.5], kind))
+    assert (found.low, found.high, found.nulls, found.values) == (-3.5, math.inf, 1, 4)
+    both = found.merged(range_of(pa.array([9.0], kind)))
+    assert (both.low, both.high) == (-3.5, math.inf)
+    for values in ([math.nan], [math.inf, math.nan]):
+        found = range_of(pa.array(values, kind))
+        assert isinstance(found.low, float)
+        assert math.isfinite(found.low)
+        assert found.high == math.inf
 
 
 @pytest.mark.parametrize("zeros", [[0.0], [-0.0], [-0.0, 0.0]])
