@@ -17,7 +17,7 @@ from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.command import CommandResult, command
+from phantombase.timeline.terminal.command import CommandResult, StorageOption, command
 from phantombase.timeline.terminal.option_group import OptionGroup, shown, shown_default
 from phantombase.timeline.terminal.settings import (
     FILE,
@@ -31,7 +31,7 @@ from phantombase.timeline.terminal.settings import (
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..services.options import LOCK, PREFIX, change_policies, policy_names, read_policies
-from .option_flags import StorageOption, TableChange, check_reachable, offers
+from .option_flags import TableChange, check_reachable, offers
 
 config_app = typer.Typer(
     name="config",

@@ -21,7 +21,7 @@ from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.history import PriceOptions, history_rows, history_table, read_history, sums
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.command import CommandResult
+from phantombase.timeline.terminal.command import CommandResult, StorageOption
 from phantombase.timeline.terminal.console import reporting
 from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.text_table import (
@@ -43,7 +43,7 @@ from ..daemon.replay import replay_table
 from ..services.options import read_policies
 from ..unit_of_work import WorkKind
 from .fleet_flags import CatalogFlags
-from .option_flags import StorageOption, TablePath, given_names, name_idle, named_first, offers
+from .option_flags import TablePath, given_names, name_idle, named_first, offers
 
 _SHOWN = 20
 _KINDS = get_args(WorkKind)

@@ -20,7 +20,7 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.command import CommandResult, Each, Tries
+from phantombase.timeline.terminal.command import CommandResult, Each, StorageOption, Tries
 from phantombase.timeline.terminal.console import Report, reporting
 from phantombase.timeline.terminal.option_group import Only, names_of
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, labelled, numbers, plural, sizes
@@ -39,7 +39,6 @@ from .option_flags import (
     DryRun,
     Lock,
     SoleWriter,
-    StorageOption,
     TableChange,
     check_idle,
     check_reachable,

@@ -30,7 +30,7 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.open_storage import full_path, open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.command import Merged, OtherNames, SharedOptions, command
+from phantombase.timeline.terminal.command import Merged, OtherNames, SharedOptions, StorageOption, command
 from phantombase.timeline.terminal.option_group import names_of
 from phantombase.timeline.terminal.settings import plain as plain_setting
 from phantombase.timeline.terminal.settings import read_file
@@ -47,9 +47,6 @@ OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOpti
 TablePath = Annotated[
     str,
     typer.Argument(metavar="TABLE", callback=full_path, help="base path of the table: the folder that holds .hoodie"),
-]
-StorageOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option of the object store, such as region=eu-west-1")
 ]
 Lock = Annotated[
     str | None,

@@ -32,7 +32,7 @@ from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.history import PriceOptions
-from phantombase.timeline.terminal.command import CommandResult, Each
+from phantombase.timeline.terminal.command import CommandResult, Each, StorageOption
 from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.text_table import SHOWN, human_duration, plural
 
@@ -51,17 +51,7 @@ from ..fleet.wakes import WakeOptions
 from ..options import AttemptOptions, BenefitOptions, ExecuteOptions
 from ..services.options import Service, ServiceOptions, parse_services
 from .fleet_flags import CatalogFlags, ZooKeeperFlags
-from .option_flags import (
-    Lock,
-    StorageOption,
-    check_idle,
-    check_reachable,
-    given_names,
-    name_idle,
-    offers,
-    typed_names,
-    typed_options,
-)
+from .option_flags import Lock, check_idle, check_reachable, given_names, name_idle, offers, typed_names, typed_options
 
 _KILLED = 128
 _log = get_logger()

@@ -24,7 +24,7 @@ from phantombase.timeline.planning.schedule import Requested, Scheduled, schedul
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.command import CommandResult, Tries
+from phantombase.timeline.terminal.command import CommandResult, StorageOption, Tries
 from phantombase.timeline.terminal.text_table import Column, first_rows, human_bytes, plain, plural
 
 from ..fleet.zookeeper_claims import ring
@@ -33,7 +33,7 @@ from ..services.options import kept_attempt_options
 from ..undo.replan import replan
 from ..undo.unschedule import unschedule
 from .fleet_flags import Fleet
-from .option_flags import DryRun, StorageOption, TableChange, TablePath, name_idle, offers
+from .option_flags import DryRun, TableChange, TablePath, name_idle, offers
 
 
 @offers

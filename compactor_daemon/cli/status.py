@@ -22,7 +22,7 @@ from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.boundary import seconds
-from phantombase.timeline.terminal.command import CommandResult
+from phantombase.timeline.terminal.command import CommandResult, StorageOption
 from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.text_table import (
     SHOWN,
@@ -47,7 +47,7 @@ from ..status.pending import Claimed, StatusOptions
 from ..status.status import TableStatus, claim_rows, table_status, work_rows
 from . import render_status as status_render
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
-from .option_flags import ATTEMPT, CLOCK, StorageOption, given_names, name_idle, named_first, offers, typed_options
+from .option_flags import ATTEMPT, CLOCK, given_names, name_idle, named_first, offers, typed_options
 
 if TYPE_CHECKING:
     from ..fleet.catalog import Catalog

@@ -16,7 +16,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.pause import refuse_paused
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.command import CommandResult, Tries
+from phantombase.timeline.terminal.command import CommandResult, StorageOption, Tries
 from phantombase.timeline.terminal.console import reporting
 from phantombase.timeline.terminal.option_group import Only, names_of
 from phantombase.timeline.terminal.text_table import (
@@ -46,7 +46,7 @@ from ..clustering.result import put_off
 from ..execution.runners import CountingRunner, check_memory, open_runner, this_machine
 from ..options import ExecuteOptions
 from ..services.options import Service
-from .option_flags import StorageOption, TableChange, TablePath, offers, typed_names, typed_options
+from .option_flags import TableChange, TablePath, offers, typed_names, typed_options
 
 _WRITTEN = tuple(name for name in names_of(OutputOptions) if name != "record_ttl")
 _OF_CLUSTERING = (*names_of(ClusterOptions), *_WRITTEN, *names_of(ExecuteOptions), "conf", "props")

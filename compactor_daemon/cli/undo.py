@@ -13,7 +13,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.pause import user_name
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.command import CommandResult, Tries
+from phantombase.timeline.terminal.command import CommandResult, StorageOption, Tries
 from phantombase.timeline.terminal.text_table import Column, RowsTable, first_rows, numbers, plain, plural
 
 from ..attempt.compact_or_resume import pending_instants
@@ -24,7 +24,7 @@ from ..undo.restore import restore_table
 from ..undo.rollback import roll_back_newest
 from ..undo.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
 from . import render_status as status_render
-from .option_flags import StorageOption, TableChange, TablePath, offers
+from .option_flags import TableChange, TablePath, offers
 
 savepoint_app = typer.Typer(
     name="savepoint",

@@ -117,9 +117,10 @@ def reference() -> str:
         taken_by = [name for name, command in commands.items() if title in _titles(command)] if title in _PARTS else []
         lines += [f"## {title}", "", *_part(options, taken_by, offered), ""]
     lines += ["## Options of several commands", "", *_shared_part(), ""]
-    lines += ["## Options by command", ""]
+    lines += ["## Options by command", "", *_elsewhere(commands), ""]
     for name, command in commands.items():
-        lines += [f"### `{name}`", "", *_command(command), ""]
+        if own := _command(command):
+            lines += [f"### `{name}`", "", "| option | meaning |", "| --- | --- |", *own, ""]
     return "\n".join(lines)
 
 
@@ -279,20 +280,24 @@ def _link(title: str) -> str:
     return f"[{title}](#{re.sub('[^a-z -]', '', title.lower()).replace(' ', '-')})"
 
 
-def _command(command: Any) -> Iterator[str]:
-    """Its own options, and where on this page those are that it shares with others."""
-    own, shared = list(_own(command)), _shared()
-    services = {name: found for name, found in _of_services().items() if not found.isdisjoint(own)}
-    elsewhere = shared.union(*services.values())
-    if alone := [f"| `{name}` | {meaning} |" for name, meaning in own if (name, meaning) not in elsewhere]:
-        yield from ("| option | meaning |", "| --- | --- |", *alone, "")
-    links = [_link(title) for title in _titles(command)]
-    links += [f"{_link(f'`compactor-daemon {name}`')} as `--{name}-...`" for name in services]
-    names = ", ".join(f"`{name}`" for name, meaning in own if (name, meaning) in shared)
-    if names:
-        links.insert(0, f"[several commands](#options-of-several-commands): {names}")
-    if links:
-        yield f"Also options of {'; '.join(links)}."
+def _elsewhere(commands: Mapping[str, Any]) -> Iterator[str]:
+    """Where on this page the options of each command are that it shares with others."""
+    yield from ("A command also takes the options of these parts:", "", "| command | parts |", "| --- | --- |")
+    for name, command in commands.items():
+        own, shared = list(_own(command)), _shared()
+        links = [_link(title) for title in _titles(command)]
+        services = {one: found for one, found in _of_services().items() if not found.isdisjoint(own)}
+        links += [f"{_link(f'`compactor-daemon {one}`')} as `--{one}-...`" for one in services]
+        if names := ", ".join(f"`{flag}`" for flag, meaning in own if (flag, meaning) in shared):
+            links.insert(0, f"{_link('Options of several commands')}: {names}")
+        if links:
+            yield f"| `{name}` | {'; '.join(links)} |"
+
+
+def _command(command: Any) -> list[str]:
+    """Its own options."""
+    elsewhere = _shared().union(*_of_services().values())
+    return [f"| `{name}` | {meaning} |" for name, meaning in _own(command) if (name, meaning) not in elsewhere]
 
 
 def main() -> None:

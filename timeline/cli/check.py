@@ -13,10 +13,10 @@ from ..audit.validate import repair_times as set_times
 from ..instants.clock_check import ClockOptions
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
-from ..terminal.command import CommandResult, command
+from ..terminal.command import CommandResult, StorageOption, command
 from ..terminal.console import progress
 from . import render
-from .render import CLOCK, StorageOption, TablePath, Timezone
+from .render import CLOCK, TablePath, Timezone
 
 
 @command

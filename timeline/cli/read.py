@@ -29,11 +29,11 @@ from ..storage.server_clock import storage_ms
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
 from ..terminal.boundary import local_path
-from ..terminal.command import CommandResult, command
+from ..terminal.command import CommandResult, StorageOption, command
 from ..terminal.console import reporting
 from ..terminal.text_table import Row
 from . import render
-from .render import CLOCK, ListedBy, Listing, StorageOption, TablePath, Timezone
+from .render import CLOCK, ListedBy, Listing, TablePath, Timezone
 
 
 @command

@@ -57,12 +57,6 @@ class ListedBy(Enum):
 TablePath = Annotated[
     str, typer.Argument(metavar="TABLE", help="base path of the table: the folder that holds .hoodie")
 ]
-StorageOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage-option", metavar="NAME=VALUE", help="An option of the object store, e.g. region=eu-west-1."
-    ),
-]
 Partition = Annotated[
     str | None, typer.Option("--partition", metavar="P", help="Only partitions at or under this path, e.g. year=2026.")
 ]

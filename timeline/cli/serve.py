@@ -18,9 +18,9 @@ from ..service.served_tables import ServedTables
 from ..storage.open_storage import full_path
 from ..storage.storage_options import parse_pairs
 from ..terminal.boundary import seconds
-from ..terminal.command import command
+from ..terminal.command import StorageOption, command
 from ..terminal.console import configure_logging
-from .render import CLOCK, StorageOption, Timezone
+from .render import CLOCK, Timezone
 
 
 @command

@@ -15,11 +15,11 @@ from ..dashboard.overview import as_json, overview
 from ..errors import UsageError
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
-from ..terminal.command import CommandResult, command
+from ..terminal.command import CommandResult, StorageOption, command
 from ..terminal.text_table import Row
 from ..view.view import FileGroup, FileSlice, TableView, slice_before
 from . import render
-from .render import CLOCK, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
+from .render import CLOCK, ListedBy, Listing, Partition, TablePath, Timezone
 
 
 @command

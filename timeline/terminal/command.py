@@ -27,6 +27,12 @@ from .option_group import OptionGroup, Prefix, group_of, marked, shown, title_of
 
 _PLACEHOLDERS = {int: "N", float: "NUMBER"}
 JSON = Annotated[bool, typer.Option("--json", help="print one JSON document: sizes in bytes, times in seconds")]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option", metavar="NAME=VALUE", help="an option of the object store, such as region=eu-west-1"
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
