@@ -31,8 +31,7 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import parse_data_file
-from phantombase.timeline.read.held_pins import HeldPin, held_moment
-from phantombase.timeline.read.pins import PinOptions, all_pins, live_pins
+from phantombase.timeline.read.pins import HeldPin, PinOptions, all_pins, held_moment, live_pins
 from phantombase.timeline.read.table_read import ReadOptions
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey

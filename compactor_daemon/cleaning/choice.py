@@ -28,7 +28,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.option import check_finite, check_least, least_of, option, spelled_class
-from phantombase.timeline.read.pins import earliest_to_retain
+from phantombase.timeline.read.windows import earliest_to_retain
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, input_names
 

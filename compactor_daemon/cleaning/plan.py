@@ -14,8 +14,8 @@ from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.instants.instant_files import Torn, load_state_files, retained_by
 from phantombase.timeline.metadata_table.record_index import check_keepable
-from phantombase.timeline.read.pins import Pin, all_pins, earliest_to_retain, live_pins
-from phantombase.timeline.read.windows import cleans
+from phantombase.timeline.read.pins import Pin, all_pins, live_pins
+from phantombase.timeline.read.windows import cleans, earliest_to_retain
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.in_progress import clustered_file_groups, refuse_in_progress

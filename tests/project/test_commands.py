@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint
 from phantombase.timeline.dashboard.overview import as_json, overview
 from phantombase.timeline.locks.table_lock import table_lock
-from phantombase.timeline.read.held_pins import HeldPin
-from phantombase.timeline.read.pins import PinOptions
+from phantombase.timeline.read.pins import HeldPin, PinOptions
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import run

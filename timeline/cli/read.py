@@ -20,8 +20,7 @@ from ..codec.columns import as_json
 from ..errors import UsageError
 from ..read.changes import plan
 from ..read.export import check_output, export_file, export_stream
-from ..read.held_pins import pinned
-from ..read.pins import PIN_FOR, PinOptions, all_pins
+from ..read.pins import PIN_FOR, PinOptions, all_pins, pinned
 from ..read.pins import release as release_pins
 from ..read.table_read import SHOWN_ROWS, ReadOptions
 from ..read.windows import Window

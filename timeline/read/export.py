@@ -30,8 +30,7 @@ from ..shown import as_html
 from ..storage.local import sync
 from ..table.table import Table, from_one_snapshot
 from .changes import ChangeScan, plan
-from .held_pins import pinned
-from .pins import PinOptions
+from .pins import PinOptions, pinned
 from .table_read import Query, ReadOptions, Scan, limited
 from .windows import Window
 

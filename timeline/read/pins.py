@@ -16,47 +16,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..errors import ConflictError, MissingFileError, UsageError
-from ..format.instant import Instant
+from ..clocks import Stopwatch, in_background
+from ..errors import ConflictError, MissingFileError, PhantombaseError, UsageError
+from ..event_log import get_logger
 from ..instants.timeline import Timeline
+from ..locks.heartbeat import process_name
 from ..option import check_kinds, check_least, duration_s, spelled_class
 from ..record_fields import Fields
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import RECORD_NAME, RECORDS
 from ..storage.server_clock import storage_ms
 from ..storage.snapshot import without_snapshot
+from ..table.table import Table
+from .windows import moment_to_hold
 
-
-def moment_to_hold(timeline: Timeline, moment: str) -> str:
-    """The moment that a pin holds for a reader of the state at `moment`, on the axis of `Timeline.counts_from`. Pending
-    instants may complete during the read and count from before `moment`: a compaction counts from its requested time
-    on, a clustering from the completion time that it has decided, and on version 6 every write from its requested time
-    on. The state at `moment` then changes, and a cleaner may remove files that the reader still reads. So the moment
-    held is before all of these."""
-    pending: Collection[Instant] = timeline.pending_writes.values()
-    if timeline.layout.has_completion_times:
-        pending = [i for i in pending if i.action in ("compaction", "clustering")]
-    first = min((i.requested_time for i in pending), default=None)
-    if first is None or moment < first:
-        return moment
-    counted = (timeline.counts_from(w) for w in timeline.completed_writes.values())
-    return max((m for m in counted if m < first), default="")
-
-
-def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:
-    """The greatest R that retains the states at these moments, and all later ones; None: any R does.
-    R is the first requested time of a write that is not in the earliest of the states: one that completed later, or is
-    pending. `timeline`: with its archive if it has completion times, so that no archived write is missed."""
-    earliest = min(holds, default=None)
-    if earliest is None:
-        return None
-    completed = {i.requested_time: i for i in (*timeline.archived, *timeline.instants) if i.is_write and i.completed}
-    later = (time for time, write in completed.items() if timeline.counts_from(write) > earliest)
-    return min((*later, *timeline.pending_writes), default=None)
-
+if TYPE_CHECKING:
+    from .table_read import ReadOptions
+from .windows import EARLIEST, completed_writes, moment_of_text
 
 PINS = f"{RECORDS}/pins"
 PIN_FOR = "2h"
@@ -188,3 +171,145 @@ def _read(storage: Storage, name: str, entry: Entry) -> Pin | None:
     if _TIME.fullmatch(pin.holds) is None or pin.for_s <= 0:
         raise fields.malformed("a time", f"{pin.holds!r}, {pin.for_s} s")
     return pin
+
+
+_log = get_logger()
+
+_RENEWALS = 4
+"""Number of renewals in the time that a pin holds, so that it survives a few failures in a row."""
+
+
+class HeldPin:
+    def __init__(self, storage: Storage, options: PinOptions, holds: str) -> None:
+        """Puts the pin. StorageError: it could not be put."""
+        self._storage, self._options, self._holds, self._path = storage, options, holds, ""
+        self._put()
+
+    def renew(self, holds: str | None = None) -> None:
+        """Puts the pin again if its renewal is due or if it must hold another moment, and removes the old object.
+        A pin that was released by hand is not put again, and a warning is logged."""
+        if not self._path or (holds in (None, self._holds) and self._since.seconds() * _RENEWALS < self._options.for_s):
+            return
+        if self._storage.find(self._path) is None:
+            _log.warning("pin_was_released", table=self._storage.base_path, pin=self._options.name)
+            self._path = ""
+            return
+        self._holds, old = self._holds if holds is None else holds, self._path
+        self._put()
+        self._storage.delete(old)
+
+    def remove(self) -> None:
+        if self._path:
+            self._storage.delete(self._path)
+        self._path = ""
+
+    def _put(self) -> None:
+        since = Stopwatch()
+        path = f"{PINS}/{self._options.name}/{uuid.uuid4().hex}.json"
+        self._storage.put_if_absent(path, encode(self._holds, process_name(), self._options.for_s))
+        self._path, self._since = path, since
+
+
+@contextmanager
+def hold(storage: Storage, options: PinOptions, holds: str) -> Iterator[None]:
+    """Holds a moment of the table while the body runs; a thread renews the pin."""
+    pin = HeldPin(storage, options, holds)
+    try:
+        with renewing(storage, options, pin.renew):
+            yield
+    finally:
+        with suppress(PhantombaseError, OSError):  # it expires
+            pin.remove()
+
+
+@contextmanager
+def renewing(storage: Storage, options: PinOptions, renew: Callable[[], None]) -> Iterator[None]:
+    """Calls `renew` in a thread while the body runs: at once, then at least `_RENEWALS` times in a pin's time."""
+
+    def run(ended: threading.Event) -> None:
+        while True:
+            try:
+                renew()
+            except (PhantombaseError, OSError) as error:
+                _log.warning("pin_not_renewed", table=storage.base_path, pin=options.name, error=str(error))
+            if ended.wait(min(options.for_s / _RENEWALS, 60)):
+                return
+
+    with in_background(run, "phantombase-pin"):
+        yield
+
+
+_RENEWED_AFTER = 0.5
+"""The part of its time after which a pin is renewed. Tasks check more often, so that it survives failures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPin:
+    """The pin of one query, as its tasks carry it. `query`: names the objects of this query among those of the pin."""
+
+    options: PinOptions
+    holds: str
+    query: str
+
+    @staticmethod
+    def take(storage: Storage, options: PinOptions, holds: str) -> SharedPin:
+        """Puts the pin. StorageError: it could not be put."""
+        pin = SharedPin(options=options, holds=holds, query=uuid.uuid4().hex)
+        pin._put(storage, 0)
+        return pin
+
+    def renew(self, storage: Storage) -> None:
+        """Puts the pin again once half of its time has passed, and removes the older objects.
+        Its age is by the clock of the storage. A pin that was released by hand, or that expired and was removed, is not
+        put again, and a warning is logged."""
+        objects = self._objects(storage)
+        if not objects:
+            _log.warning("pin_was_released", table=storage.base_path, pin=self.options.name)
+            return
+        newest = max(objects)
+        age_ms = storage_ms(storage) - objects[newest]
+        if age_ms >= self.options.for_s * 1000 * _RENEWED_AFTER and self._put(storage, newest + 1):
+            storage.delete_all([self._path(number) for number in objects])
+
+    def _objects(self, storage: Storage) -> dict[int, int]:
+        """The numbers of the query's objects, each with its modification time on the storage."""
+        entries = listed_if_there(storage, f"{PINS}/{self.options.name}") or ()
+        found = ((re.fullmatch(rf"{self.query}-(\d+)\.json", entry.name), entry) for entry in entries)
+        return {int(match[1]): entry.modified_ms for match, entry in found if match is not None}
+
+    def _put(self, storage: Storage, number: int) -> bool:
+        return storage.put_if_absent(self._path(number), encode(self.holds, process_name(), self.options.for_s))
+
+    def _path(self, number: int) -> str:
+        return f"{PINS}/{self.options.name}/{self.query}-{number}.json"
+
+
+def pinned(
+    open_table: Callable[[], Table], options: ReadOptions, pin: PinOptions | None
+) -> AbstractContextManager[None]:
+    """Holds the state that a read needs while it runs, if it has a pin. The pin is put before the files are planned, so
+    that every clean planned from then on sees it."""
+    if pin is None:
+        return nullcontext()
+    table = open_table()
+    return hold(table.storage, pin, held_moment(table, options))
+
+
+def held_moment(table: Table, options: ReadOptions) -> str:
+    """A moment on the axis of incremental reads, see `moment_to_hold`. UsageError: an impossible point in time."""
+    timeline = table.load_timeline()
+    if (text := options.first_state) is not None:
+        moment = moment_of_text(table, text)
+    elif options.as_of is not None:
+        moment = moment_of_as_of(timeline, table.point_in_time(options.as_of))
+    else:
+        moment = max((timeline.counts_from(w) for w in completed_writes(timeline)), default=EARLIEST)
+    return moment_to_hold(timeline, moment)
+
+
+def moment_of_as_of(timeline: Timeline, as_of: str) -> str:
+    """The last moment before the newest write that is visible at the point in time (pure). States retained from that
+    moment on begin at that write or earlier. For a point in the archive: before all moments."""
+    writes = {w.requested_time: timeline.counts_from(w) for w in completed_writes(timeline)}
+    shown = max((time for time in writes if time <= as_of), default=None)
+    return EARLIEST if shown is None else max((m for m in writes.values() if m < writes[shown]), default=EARLIEST)

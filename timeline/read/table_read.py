@@ -143,6 +143,11 @@ class ReadOptions:
         if self.whole_window and self.end is None:
             raise UsageError("whole_window needs the end that the window must reach", expected="end", found="none")
 
+    @property
+    def first_state(self) -> str | None:
+        """The earliest state of the table that a window needs: a change feed also compares with that of its begin."""
+        return self.begin if self.query is Query.CHANGES else self.end
+
 
 @dataclass(frozen=True)
 class Scan:

@@ -6,6 +6,7 @@ of it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ..errors import TableChangedError, UsageError
@@ -185,3 +186,31 @@ def _differs(timeline: Timeline, as_of: str, retained: str) -> bool:
     The states are equal if no write, plan or service was requested in between: so the newest write before a clean that
     retained file versions can be read. `timeline`: with its archive."""
     return any(i.is_write and as_of < i.requested_time <= retained for i in (*timeline.instants, *timeline.archived))
+
+
+def moment_to_hold(timeline: Timeline, moment: str) -> str:
+    """The moment that a pin holds for a reader of the state at `moment`, on the axis of `Timeline.counts_from`. Pending
+    instants may complete during the read and count from before `moment`: a compaction counts from its requested time
+    on, a clustering from the completion time that it has decided, and on version 6 every write from its requested time
+    on. The state at `moment` then changes, and a cleaner may remove files that the reader still reads. So the moment
+    held is before all of these."""
+    pending: Collection[Instant] = timeline.pending_writes.values()
+    if timeline.layout.has_completion_times:
+        pending = [i for i in pending if i.action in ("compaction", "clustering")]
+    first = min((i.requested_time for i in pending), default=None)
+    if first is None or moment < first:
+        return moment
+    counted = (timeline.counts_from(w) for w in timeline.completed_writes.values())
+    return max((m for m in counted if m < first), default="")
+
+
+def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:
+    """The greatest R that retains the states at these moments, and all later ones; None: any R does.
+    R is the first requested time of a write that is not in the earliest of the states: one that completed later, or is
+    pending. `timeline`: with its archive if it has completion times, so that no archived write is missed."""
+    earliest = min(holds, default=None)
+    if earliest is None:
+        return None
+    completed = {i.requested_time: i for i in (*timeline.archived, *timeline.instants) if i.is_write and i.completed}
+    later = (time for time, write in completed.items() if timeline.counts_from(write) > earliest)
+    return min((*later, *timeline.pending_writes), default=None)

@@ -20,8 +20,7 @@ from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, enco
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.read.held_pins import HeldPin
-from phantombase.timeline.read.pins import PinOptions, all_pins
+from phantombase.timeline.read.pins import HeldPin, PinOptions, all_pins
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

@@ -29,8 +29,7 @@ from phantombase.timeline.instants.instant_files import retained_by
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.read.held_pins import HeldPin
-from phantombase.timeline.read.pins import PinOptions
+from phantombase.timeline.read.pins import HeldPin, PinOptions
 from phantombase.timeline.read.windows import earliest_whole, load_state
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

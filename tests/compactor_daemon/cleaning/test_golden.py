@@ -17,8 +17,7 @@ from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.instant_files import retained_by
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.read.held_pins import HeldPin
-from phantombase.timeline.read.pins import PinOptions
+from phantombase.timeline.read.pins import HeldPin, PinOptions
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.read.windows import load_state
 from phantombase.timeline.table.table import Table

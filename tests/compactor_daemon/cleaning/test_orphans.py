@@ -36,8 +36,7 @@ from phantombase.timeline.format.rollback_plan import RevokedSlice, RollbackPlan
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
 from phantombase.timeline.metadata_table import read
 from phantombase.timeline.metadata_table.read import ListedFiles
-from phantombase.timeline.read.held_pins import HeldPin
-from phantombase.timeline.read.pins import PinOptions
+from phantombase.timeline.read.pins import HeldPin, PinOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import WRITES, marker_folder
 from phantombase.timeline.storage.local import LocalStorage

@@ -45,8 +45,7 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import BarrierError, StorageError, UsageError
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.read.held_pins import hold
-from phantombase.timeline.read.pins import PinOptions
+from phantombase.timeline.read.pins import PinOptions, hold
 from phantombase.timeline.storage.folders import CLUSTERINGS
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.history import WorkDone, put_work

@@ -38,8 +38,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Process, heartbeat, heartbeat_path
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.read.held_pins import HeldPin
-from phantombase.timeline.read.pins import PinOptions
+from phantombase.timeline.read.pins import HeldPin, PinOptions
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.server_clock import storage_ms

@@ -24,8 +24,7 @@ from phantombase.timeline.audit.audit import Verdict, audit
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.read.held_pins import HeldPin
-from phantombase.timeline.read.pins import PinOptions
+from phantombase.timeline.read.pins import HeldPin, PinOptions
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

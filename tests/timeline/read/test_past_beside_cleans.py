@@ -17,8 +17,7 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.errors import MissingFileError, UsageError
 from phantombase.timeline.read.changes import plan
-from phantombase.timeline.read.held_pins import HeldPin, held_moment
-from phantombase.timeline.read.pins import PinOptions, live_pins
+from phantombase.timeline.read.pins import HeldPin, PinOptions, held_moment, live_pins
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import from_one_snapshot
@@ -212,7 +211,7 @@ def test_the_command_holds_what_it_reads(output: list[str], tmp_path: Path, monk
             taken.extend(live_pins(open_table(path).storage))
             super().remove()
 
-    monkeypatch.setattr("phantombase.timeline.read.held_pins.HeldPin", Noted)
+    monkeypatch.setattr("phantombase.timeline.read.pins.HeldPin", Noted)
     done = CliRunner().invoke(app, ["read", str(path), "--pin", "copy", "--pin-for", "30m", *output])
     assert done.exit_code == 0, done.output
     assert [(pin.name, pin.for_s) for pin in taken] == [("copy", 1800)]

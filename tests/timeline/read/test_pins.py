@@ -13,18 +13,8 @@ import pytest
 from phantombase.compactor_daemon.cleaning.choice import held_files
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
-from phantombase.timeline.read.held_pins import HeldPin, SharedPin, hold
-from phantombase.timeline.read.pins import (
-    PINS,
-    Pin,
-    PinOptions,
-    all_pins,
-    earliest_to_retain,
-    live_pins,
-    moment_to_hold,
-    release,
-)
-from phantombase.timeline.read.windows import earliest_state, load_state
+from phantombase.timeline.read.pins import PINS, HeldPin, Pin, PinOptions, SharedPin, all_pins, hold, live_pins, release
+from phantombase.timeline.read.windows import earliest_state, earliest_to_retain, load_state, moment_to_hold
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.snapshot import ContentCache, SnapshotStorage
 from tests.support.builders import timeline_of

@@ -21,8 +21,7 @@ from phantombase.timeline.instants.reserved_times import COMMITTED, attempts, re
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.read.held_pins import pinned
-from phantombase.timeline.read.pins import PinOptions
+from phantombase.timeline.read.pins import PinOptions, pinned
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine

@@ -27,8 +27,7 @@ from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.create import drop_metadata_table
-from phantombase.timeline.read.held_pins import pinned
-from phantombase.timeline.read.pins import PinOptions
+from phantombase.timeline.read.pins import PinOptions, pinned
 from phantombase.timeline.read.table_read import ReadOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
