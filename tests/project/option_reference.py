@@ -1,6 +1,6 @@
 """`docs/reference/options.md`, made of the option dataclasses and of what the commands take; and the pages of `--help`.
 
-`python -m tests.project.option_reference` writes them; `tests/project/test_docs.py` and `test_help.py` compare.
+`python -m tests.project.option_reference` writes them; `tests/project/test_docs.py` compares.
 """
 
 from __future__ import annotations
