@@ -206,7 +206,8 @@ def metadata_command(
     version 6, and with the partition `files`, all of it. Rows are written meanwhile: what completes is added before the
     partitions become visible, and the lock is held only then. The end waits for pending actions of Hudi's writers.
     Hudi's writers must have the metadata table enabled from then on: one with `hoodie.metadata.enable=false` drops it
-    at its next write. Stop such a writer, and its inline table services, before. Run again if a run was killed.
+    at its next write. Stop such a writer, and its inline table services, before. Run again if a run was killed. The
+    table may be COPY_ON_WRITE.
 
     Examples: `compactor-daemon metadata lake/orders --sole-writer`,
     `compactor-daemon metadata lake/orders --create --indexes files,column_stats --lock LOCK`,
@@ -221,6 +222,7 @@ def metadata_command(
         "metadata",
         "Without the same lock another process may write to the metadata table meanwhile. --dry-run needs neither.",
         service=Service.METADATA,
+        any_type=True,
     )
     if not builds:
         return CommandResult(at.row(serve_metadata(table, options, lock, dry_run=at.dry_run)), _render_served)

@@ -76,21 +76,29 @@ class TableChange(SharedOptions):
     storage_option: StorageOption = None
 
     def open(
-        self, who: str, todo: str, execute: ExecuteOptions = EXECUTE, *, service: Service | None = None
+        self,
+        who: str,
+        todo: str,
+        execute: ExecuteOptions = EXECUTE,
+        *,
+        service: Service | None = None,
+        any_type: bool = False,
     ) -> tuple[Table, TableLock]:
         """The table and its lock. `execute`: may have settings of Hadoop. `service`: what the command runs, if a pause
-        holds it (PausedError). UsageError: see `check_writers_known`. A dry run takes no lock, so none need be known,
-        and leaves nothing in the table, not even the lock's file."""
+        holds it (PausedError). `any_type`: the table may be COPY_ON_WRITE: its files stay as they are. UsageError: see
+        `check_writers_known`. A dry run takes no lock, so none need be known, and leaves nothing in the table, not even
+        the lock's file."""
         if not self.dry_run or (self.lock is not None and self.sole_writer):
             check_writers_known(self.lock, self.sole_writer, who, todo)
-        opened = self.opened(execute)
+        opened = self.opened(execute, any_type=any_type)
         if service is not None and not self.dry_run:
             refuse_paused(opened.storage, service.value)
         return opened, self.lock_of(opened)
 
-    def opened(self, execute: ExecuteOptions = EXECUTE) -> Table:
+    def opened(self, execute: ExecuteOptions = EXECUTE, *, any_type: bool = False) -> Table:
         given = StorageOptions.of(parse_pairs(self.storage_option)).over(execute.hadoop_conf)
-        return Table.open(self.table, given).with_clock(self.clock)
+        copied = any_type and not Table.open(self.table, given, reading=True).config.has_logs
+        return Table.open(self.table, given, reading=copied).with_clock(self.clock)
 
     def lock_of(self, opened: Table) -> TableLock:
         """The lock; that of a dry run is this process's. LockError: its servers cannot be reached."""

@@ -29,7 +29,7 @@ _COLUMNS = ("partitionName", "fileIdHighBits", "fileIdLowBits", "fileIndex", "fi
 
 def true_places(path: Path) -> Places:
     """Where a snapshot reader finds each key; one that is there twice is an error."""
-    rows = read_table(Table.open(str(path))).select(
+    rows = read_table(Table.open(path, reading=True)).select(
         ["_hoodie_record_key", "_hoodie_partition_path", "_hoodie_file_name"]
     )
     found = {
@@ -47,12 +47,12 @@ def indexed_places(path: Path) -> Places:
 
 def secondary_entries(path: Path, partition: str) -> set[str]:
     """The keys of the entries of a secondary index."""
-    return {key for key, _ in read_entries(Table.open(str(path)), partition)}
+    return {key for key, _ in read_entries(Table.open(path, reading=True), partition)}
 
 
 def true_secondary(path: Path, column: str) -> set[str]:
     """What they must be, by the rows."""
-    found = read_table(Table.open(str(path))).select(["_hoodie_record_key", column])
+    found = read_table(Table.open(path, reading=True)).select(["_hoodie_record_key", column])
     key, value = (found.column(number).combine_chunks() for number in range(2))
     return set(entry_keys(RowIndex(partition="", column=column), key, value).to_pylist())
 

@@ -10,8 +10,10 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 from phantombase import writer
+from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.metadata_services import content
 from phantombase.compactor_daemon.metadata_services.build import MetadataBuilt, build_metadata
 from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
@@ -68,7 +70,7 @@ def build(path: Path, *indexes: str, again: bool = False, hook: object = None, g
 
 def said(path: Path) -> dict[str, set[str]]:
     """The keys of the entries of all secondary indexes."""
-    names = (n for n in open_table(path).config.built_metadata_partitions if n.startswith("secondary"))
+    names = (n for n in Table.open(path, reading=True).config.built_metadata_partitions if n.startswith("secondary"))
     return {name: secondary_entries(path, name) for name in names}
 
 
@@ -158,6 +160,22 @@ def test_one_that_cannot_be_built_is_left_to_hudi(tmp_path: Path) -> None:
     done = build(path, again=True)
     assert done.dropped == ("secondary_index_txn_date_idx",)
     assert "secondary_index_merchant_idx" in done.built
+
+
+@pytest.mark.parametrize("version", ["v8", deep("v9")])
+def test_of_a_copy_on_write_table(version: str, tmp_path: Path) -> None:
+    """Built by the command alone: other commands, and writes, refuse such a table."""
+    name = {"v9": "v9_txns_simple_overwrite", "v8": "v8_nonpartitioned"}[version]
+    zipfile.ZipFile(GOLDEN / f"cow_{name}.zip").extractall(tmp_path)
+    path, column = tmp_path / name, {"v9": "merchant_name", "v8": "name"}[version]
+    before = {file for file in files_of(path) if ".hoodie" not in str(file)}
+    words = ["metadata", str(path), "--sole-writer"]
+    for more in (["--rebuild"], ["--create", f"--indexes=record_index,secondary_index_x:{column}"], []):
+        done = CliRunner().invoke(app, [*words, *more], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+    assert said(path) == {"secondary_index_x": true_secondary(path, column)}
+    assert validated(Table.open(path, reading=True)).good
+    assert {file for file in files_of(path) if ".hoodie" not in str(file)} == before
 
 
 def is_right(path: Path, column: str = "city") -> bool:

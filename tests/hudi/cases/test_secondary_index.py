@@ -16,6 +16,7 @@ from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.timeline.audit.validate import validated
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.table.table import Table
 from tests.hudi.cases.indexed_table import AT_ONCE
 from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.support.archived_tables import cluster
@@ -52,7 +53,7 @@ def rows(numbers: Sequence[int], ts: int, city: str | None = None) -> pa.Table:
 
 def build(path: Path, *, again: bool = False) -> tuple[str, ...]:
     options = BuildOptions(indexes=(f"{CITY}:city",), record_index_groups=2, pending_wait_s=0)
-    return build_metadata(open_table(path), options, ProcessLock("x"), again=again).built
+    return build_metadata(Table.open(path, reading=True), options, ProcessLock("x"), again=again).built
 
 
 def asked(judge: Judge, path: Path) -> tuple[int, int, int]:
@@ -111,3 +112,26 @@ def test_hudi_looks_values_up_in_what_was_built(judge: Judge, version: int, tmp_
     judge.upsert(path, rows(range(2, 30, 4), 11), INDEXED)
     assert validated(open_table(path)).good
     assert asked(judge, path)[1] == 0
+
+
+@versions(deep=[9, 8])
+def test_of_a_copy_on_write_table(judge: Judge, version: int, tmp_path: Path) -> None:
+    path, options = tmp_path / "table", {**INDEXED, "hoodie.datasource.write.table.type": "COPY_ON_WRITE"}
+    judge.create(path, "t", rows(range(20), 1), version=version, partition_field="p", options=options)
+    assert CITY in build(path)
+
+    def check(least: int) -> None:
+        assert CITY in Table.open(path, reading=True).config.built_metadata_partitions
+        assert secondary_entries(path, CITY) == true_secondary(path, "city")
+        _, missed, left = asked(judge, path)
+        assert (missed, left > least) == (0, True)
+        assert validated(Table.open(path, reading=True)).good
+
+    check(25)
+    judge.upsert(path, rows(range(2, 30, 4), 2, "Newer"))
+    judge.delete(path, rows(range(1, 24, 6), 3))
+    check(10)
+    assert len(serve_metadata(Table.open(path, reading=True), AT_ONCE, ProcessLock("x")).compactions) == 1
+    assert CITY in build(path, again=True)
+    judge.upsert(path, rows(range(3, 40, 5), 4, "Oslo"))
+    check(10)
