@@ -237,6 +237,7 @@ def _examined(
     found += [*kept, *care_of(facts, options, slo_s), *of_status(status)]
     with suppress(ConflictError):  # what is in progress is a finding
         found += _strays(seen, items, later())
+    found += _savepoints(seen, moment, options)
     found += coexistence(find_hudi_signs(seen, later()), moment.now_ms, means.status.attempt)
     return Examined(
         verdict=TableVerdict.of(found, path, said),
@@ -294,6 +295,28 @@ def _strays(seen: Snapshot, items: Sequence[Item], later: Timeline) -> Iterator[
             found=f"{plural(files, 'file')}, {human_bytes(size)}, such as {orphans[0].path}",
             todo="`compactor-daemon orphans TABLE` has each, and removes them with --remove --lock LOCK.",
         )
+
+
+def _savepoints(seen: Snapshot, moment: Clock, options: CheckOptions) -> Iterator[Finding]:
+    """Savepoints that were begun and not made, or cannot be read. The time of one is that of the state that it keeps,
+    so its age is that of its file."""
+    from ..undo.savepoint import ACTION, savepoints  # late: as above
+
+    for one in seen.timeline.pending(ACTION):
+        instant, file = one.requested_time, seen.storage.find(seen.instant_path(one))
+        if file is not None and (age_s := moment.since(file.modified_ms) or 0.0) >= options.patience_s:
+            yield Finding(
+                name="savepoint-left-off",
+                severity=Severity.WARNING,
+                what=f"the savepoint {instant} was begun and not made: it keeps no files, cleans remove them",
+                found=f"for {human_duration(age_s)}",
+                todo=f"`compactor-daemon savepoint create TABLE --instant {instant} {_LOCK}` makes it, `savepoint "
+                f"delete TABLE {instant} {_LOCK}` drops it.",
+            )
+    try:
+        savepoints(seen)
+    except MalformedError as error:
+        yield of_error("savepoint-unreadable", "a savepoint cannot be read: nothing can be cleaned", error)
 
 
 def fresh_fact(

@@ -75,7 +75,9 @@ def look(
 
 
 def _lag(state: ServedState) -> Lag:
-    return table_lag((group for files in state.partitions.values() for group in files.live), state.timeline, {})
+    held = dict.fromkeys(state.clusterings, "in a pending clustering")
+    held |= {key: f"in the pending log compaction {i}" for i, plan in state.log_plans.items() for key in plan.groups}
+    return table_lag((group for files in state.partitions.values() for group in files.live), state.timeline, held)
 
 
 def lag_s(facts: TableFacts, clock: Clock) -> float | None:
@@ -172,7 +174,8 @@ def of_metadata(table: Table, seen: Snapshot, facts: TableFacts) -> Iterator[Fin
             severity=Severity.DANGER,
             what="an index of the metadata table is damaged: what Hudi reads or writes by it fails or is wrong",
             found=f"{index}: {why}",
-            todo=f"`compactor-daemon metadata TABLE --rebuild --indexes {index}` builds it again.",
+            todo=f"`compactor-daemon metadata TABLE --rebuild --indexes {index}` builds it again. If it cannot: DROP "
+            "INDEX of Hudi, or take it out of .hoodie/.index_defs/index.json.",
         )
     if not different:
         return

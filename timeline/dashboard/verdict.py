@@ -125,6 +125,10 @@ class CheckOptions:
 
 _METADATA_COMMITS = 100
 """Hudi's writers compact their metadata table every ten commits."""
+_HOLDER_ENDS = (
+    "No plan can take this row before what holds it has ended: by the process at work on it, or by `compactor-daemon "
+    "cluster TABLE --lock LOCK`, of a log compaction by `compact`."
+)
 _TIMES = 4
 """A compaction that is due this many times over needs care at once: no process requests any."""
 
@@ -341,6 +345,8 @@ def _of_backlog(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
     debt, due = seen.debt, seen.due
     logs = f"; {plural(debt.log_files_waiting, 'log file')} in no plan" if debt is not None else ""
     waits = due is not None and (debt is None or debt.file_groups_waiting > 0)
+    waits = waits and (seen.lag is None or seen.lag.free is not None)
+    held = seen.lag is not None and seen.lag.oldest is not None and seen.lag.oldest.held is not None
     if (fresh := seen.freshness) is not None and fresh.goal_s is not None and fresh.is_missed:
         because = f": {fresh.why}" if fresh.why else ""
         yield Finding(
@@ -348,7 +354,9 @@ def _of_backlog(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
             what="the goal of freshness is missed",
             found=f"the oldest row in no base file is {human_duration(fresh.lag_s)} old, the goal is "
             f"{human_duration(fresh.goal_s)}{because}",
-            todo="`compactor-daemon schedule TABLE --lock LOCK`, then `compact`; a daemon with --schedule does both. "
+            todo=_HOLDER_ENDS
+            if held
+            else "`compactor-daemon schedule TABLE --lock LOCK`, then `compact`; a daemon with --schedule does both. "
             "If one does already: more daemons or slots, or smaller plans (`--target-io`).",
         )
     elif due is not None and waits and (due.for_s is None or due.for_s >= options.patience_s or due.times >= _TIMES):

@@ -120,13 +120,20 @@ def taken_out_indexes(table: Table) -> dict[str, bool]:
 
 
 def unfollowed_signs(table: Table) -> dict[str, str]:
-    """The secondary and expression indexes that no write updates, and why. MalformedError: damaged definitions."""
+    """The secondary and expression indexes that no write updates, and why; also expression indexes that are defined and
+    not there, as after a restore by Hudi. MalformedError: damaged definitions."""
     found = dict.fromkeys(undefined_indexes(table), f"{INDEX_DEFINITIONS} does not define it, so no write updates it")
-    if table.layout.has_completion_times and table.config.metadata_partitions:
+    config, left = table.config, dict[str, str]()
+    if table.layout.has_completion_times and config.metadata_partitions:
         for name in definitions_in(stored_definitions(table.storage)):
-            is_named = not name.startswith(READ_AS_DEFINED) or name in table.config.metadata_partitions
-            if not is_named and listed_if_there(table.storage, f"{METADATA_FOLDER}/{name}"):
-                found[name] = "hoodie.properties does not name it, so no write updates it, but Hudi's queries use it"
+            if not name.startswith(READ_AS_DEFINED) or name in config.metadata_partitions:
+                continue
+            if listed_if_there(table.storage, f"{METADATA_FOLDER}/{name}"):
+                left[name] = "hoodie.properties does not name it, so no write updates it, but Hudi's queries use it"
+            elif name.startswith(EXPRESSION_INDEX):
+                left[name] = f"{INDEX_DEFINITIONS} defines it and it is not there: Hudi's queries by its column fail"
+    if left and not table.load_timeline().pending("indexing"):  # else Hudi builds it
+        found |= {name: why for name, why in left.items() if name not in config.building_metadata_partitions}
     return found
 
 

@@ -52,6 +52,8 @@ class StoreFacts:
     """Whether no tag was found that looks like a sum of its object, and is none."""
     logged: set[str] = field(default_factory=set)
     """Why uploads are not removed."""
+    boto3: Any = None
+    """The client that lists and aborts them, once it was needed."""
     pace: RequestPace = field(default_factory=lambda: RequestPace(None))
 
 

@@ -73,6 +73,9 @@ def _abort(storage: ObjectStorage, is_over: Callable[[str], bool], older_s: floa
 
 
 def _client(storage: ObjectStorage) -> Any:
+    """One for all tables of a bucket: to make it takes longer than to ask."""
+    if (made := storage.clients.known.boto3) is not None:
+        return made
     from botocore.config import Config
 
     from .object_clients import aws_client, aws_setting
@@ -86,7 +89,8 @@ def _client(storage: ObjectStorage) -> Any:
     )
     # The endpoint may contain the bucket, which boto3 adds itself.
     place = endpoint.replace(f"://{storage.clients.bucket}.", "://") if is_virtual else endpoint
-    return aws_client("s3", given, "", place, config)
+    storage.clients.known.boto3 = made = aws_client("s3", given, "", place, config)
+    return made
 
 
 def _log_once(storage: ObjectStorage, why: str, todo: str) -> None:

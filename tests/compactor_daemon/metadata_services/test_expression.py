@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,10 +13,12 @@ from phantombase import writer
 from phantombase.compactor_daemon.metadata_services.build import MetadataBuilt, build_metadata
 from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
 from phantombase.compactor_daemon.metadata_services.serve import run_service
+from phantombase.compactor_daemon.status.check import check_table
 from phantombase.compactor_daemon.status.coexistence import coexistence, find_hudi_signs
 from phantombase.compactor_daemon.unit_of_work import ServiceMeans
 from phantombase.timeline.audit.validate import validated
 from phantombase.timeline.errors import ConflictError, UnsupportedError
+from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.index_definitions import INDEX_DEFINITIONS, undefined_indexes
 from phantombase.timeline.metadata_table.measure import index_records
@@ -110,6 +113,28 @@ def test_it_is_kept(tmp_path: Path) -> None:
     assert is_right(path)
     writer(rows(range(3), 10**8)).delete(str(path))
     assert is_right(path)
+
+
+def test_a_definition_that_a_restore_of_hudi_left(tmp_path: Path) -> None:
+    """By it Hudi's queries fail: `check` says so, and its way out works. Not while Hudi builds the index."""
+    path = table_with(tmp_path, LOWER)
+    build(path)
+    shutil.rmtree(path / f".hoodie/metadata/{LOWER}")
+    table = open_table(path)
+    save_table_config(table.storage, table.config.without_metadata_partitions([LOWER]))
+
+    def found() -> list[str]:
+        return [f.found for f in check_table("t", str(path)).verdict.findings if f.name == "metadata-index"]
+
+    (said,) = found()
+    assert said.startswith(f"{LOWER}: ")
+    building = path / ".hoodie/timeline/20990101000000000.indexing.requested"
+    building.touch()
+    assert found() == []
+    building.unlink()
+    assert build(path, LOWER, again=True).built == (LOWER,)
+    assert is_right(path)
+    assert found() == []
 
 
 def test_wrong_bounds_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ from phantombase.timeline.locks.table_lock import POLICIES
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupDebt
+from tests.support.archived_tables import cluster, unzip
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import deep
 from tests.support.service_client import ServiceClient
@@ -204,6 +205,49 @@ def test_a_missed_goal_of_freshness(tmp_path: Path) -> None:
     assert "behind-goal" in {one["name"] for one in report["findings"]}
     _keeps(path, "phantombase.freshness=10m\n")
     assert len(behind(CheckMeans(), Pools())) == 1
+
+
+def test_a_goal_that_a_clustering_holds(tmp_path: Path) -> None:
+    """What is said ends it: no plan can be requested before, with a goal or without."""
+    path = unzip("v6_0.15.0_cluster.scheduled", tmp_path)
+    for goal_s in (600.0, None):
+        trigger = ScheduleOptions(freshness_s=goal_s, max_delta_commits=1)
+        found = {
+            one.name: one for one in check_table("t", str(path), means=CheckMeans(trigger=trigger)).verdict.findings
+        }
+        assert "not-scheduled" not in found
+        if goal_s is not None:
+            assert found["behind-goal"].found.endswith(": in a pending clustering")
+            assert f"cluster {path} --lock LOCK" in found["behind-goal"].todo
+    cluster(path)
+    assert all(instant.completed for instant in Table.open(path).load_timeline().instants)
+
+
+@pytest.mark.parametrize("name", ["v9_plain", deep("v6_plain")])
+def test_a_savepoint_that_was_not_made(name: str, tmp_path: Path) -> None:
+    """Its age is that of its file: it has the time of an old write. Both ways out end it."""
+    path = unzip_golden(name, tmp_path)
+    table = Table.open(path)
+    write = table.load_timeline().completed[-1].requested_time
+
+    def found() -> list[str]:
+        return [f.name for f in check_table("t", str(path)).verdict.findings if f.name.startswith("savepoint")]
+
+    for way_out in (["create", str(path), "--instant", write], ["delete", str(path), write]):
+        file = path / table.config.timeline_folder / f"{write}.savepoint.inflight"
+        file.touch()
+        assert found() == []
+        os.utime(file, (1, 1))
+        assert found() == ["savepoint-left-off"]
+        done = CliRunner().invoke(app, ["savepoint", *way_out, "--sole-writer"])
+        assert (done.exit_code, found()) == (0, [])
+        if way_out[0] == "create":
+            (made,) = (path / table.config.timeline_folder).glob(f"{write}*.savepoint")
+            kept = made.read_bytes()
+            made.write_bytes(kept[:40])
+            assert found() == ["savepoint-unreadable"]
+            made.unlink()
+            file.unlink()
 
 
 def test_a_writer_lives_by_the_moment_of_its_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

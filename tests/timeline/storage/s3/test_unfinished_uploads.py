@@ -149,6 +149,15 @@ def test_only_uploads_of_this_table_and_of_phantombase_are_aborted(storage: Obje
     assert uploads.of(storage.clients.bucket) == sorted([*others, *map(storage.key, THEIRS)])
 
 
+def test_tables_of_a_bucket_share_one_client(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make one takes longer than all else that a sweep of an idle table does."""
+    bucket, made, client = s3.new_bucket(), list[str](), boto3.client
+    monkeypatch.setattr(boto3, "client", lambda service, **how: made.append(service) or client(service, **how))
+    for name in ("t", "u"):
+        abort_abandoned_uploads(ObjectStorage(f"s3://{bucket}/tables/{name}"))
+    assert made == ["s3"]
+
+
 def test_a_bucket_may_be_a_table(s3: S3Server, uploads: Uploads) -> None:
     storage = ObjectStorage(f"s3://{s3.new_bucket()}")
     uploads.begin(storage.clients.bucket, OURS[0])
