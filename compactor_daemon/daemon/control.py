@@ -109,7 +109,7 @@ class SnapshotTaken(OfTable):
     """A snapshot of the table. `available`: its claims can be taken; the loop knows it when it processes the event."""
 
     seen: SeenTable
-    available: bool = False
+    available: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,9 +259,10 @@ class Control:
     def decide(self, at: Moment, pick: Callable[[int], int], upkeeps: int) -> NextSteps:
         """The next actions, see `next_steps`; in the state they have begun. `upkeeps`: see `Sharing`."""
         self._let_go()
-        awake = self._resting.awake(self.tables, at.now_ms, self.rules) if self.stop is None else self.tables
+        tables, rules = self.tables, self.rules
+        awake = self._resting.awake(tables, at.now_ms, rules, upkeeps) if self.stop is None else tables
         sharing = Sharing(use=self.use, epoch_ms=at.epoch_ms, upkeeps=upkeeps, resting=self._resting)
-        steps = next_steps(awake, self.stop, at.now_ms, self.rules, pick, sharing)
+        steps = next_steps(awake, self.stop, at.now_ms, rules, pick, sharing)
         for action in steps.actions:
             self.tables[action.table] = self._begun(action, self.tables[action.table], at)
         return steps
@@ -280,8 +281,10 @@ class Control:
                 return replace(state, busy=True, due=False)
             case Serve():
                 return replace(state, serving=True)
-            case Relist() | Sweep():
+            case Relist():
                 return replace(state, busy=True)
+            case Sweep():
+                return replace(state, busy=True, sweeping=True)
 
     def apply(self, event: Event, at: Moment) -> None:
         """Changes the state by an event."""
@@ -307,13 +310,16 @@ class Control:
                 pending = tuple(_on_clock(p, at) for p in seen.pending)
                 state = state.after_snapshot(pending, seen.claimed, now, poll_ms).with_lag(seen.lag)
                 self.use.owes(state.pool, seen.before)
-                return replace(state, due=seen.due and self.stop is None, available=available, costs=seen.costs)
+                due = seen.due and self.stop is None
+                if (due, available, seen.costs) == (state.due, state.available, state.costs):
+                    return state
+                return replace(state, due=due, available=available, costs=seen.costs)
             case UpkeepFailed():
                 return state.after_trouble(now, poll_ms)
             case PlanRequested(instant=instant):
                 return replace(state, busy=False, asks_at=0 if instant else now + poll_ms).snapshot_by(0)
             case Swept():
-                return replace(state, busy=False, sweep_at=now + round(self.rules.sweep_s * 1000))
+                return replace(state, busy=False, sweeping=False, sweep_at=now + round(self.rules.sweep_s * 1000))
             case ServicesRan():
                 self.use.pay(state.pool, event.spent, owed=False)
                 after = _NEVER_MS if self.rules.once else now + round(self.rules.services_s * 1000)

@@ -33,7 +33,9 @@ from ..fleet.pools import QuotaUsage
 from .table_state import Pending, SeenLag, TableState
 
 UPKEEP_LEAST = 16
-"""The least number of snapshots, requests and sweeps at a time."""
+"""The least number of snapshots and requests at a time."""
+_SWEEPS = 4
+"""The most sweeps at a time: with the report that follows, one takes as long as tens of snapshots of an idle table."""
 _USUAL_SLO_S = 3600.0
 """The SLO of tables without one, where other tables have one or a goal of freshness."""
 
@@ -142,11 +144,13 @@ class Resting:
 
     until: float = math.inf
     by_goal: bool = False
-    _known: dict[str, tuple[TableState, int]] = field(default_factory=dict)
+    _known: dict[str, tuple[TableState, int | None]] = field(default_factory=dict)
 
-    def awake(self, tables: Mapping[str, TableState], now_ms: int, rules: Rules) -> Mapping[str, TableState]:
-        """The other tables."""
+    def awake(self, tables: Mapping[str, TableState], now_ms: int, rules: Rules, most: int) -> Mapping[str, TableState]:
+        """The other tables. Of those that need no more than a snapshot the `most` urgent ones, and few of those that
+        need no more than a sweep, since no more can begin in a turn: thousands of them may be behind."""
         known, until, found = self._known, math.inf, dict[str, TableState]()
+        due, sweeps = list[tuple[int, str]](), list[tuple[int, str]]()
         if len(known) > len(tables):
             known = self._known = {name: one for name, one in known.items() if name in tables}
         for name, table in tables.items():
@@ -154,18 +158,26 @@ class Resting:
             if one is None or one[0] is not table:
                 one = known[name] = (table, table.rests_until(rules.services))
                 self.by_goal = self.by_goal or table.lag is not None
-            if one[1] <= now_ms:
+            at = one[1]
+            if at is not None and at > now_ms:
+                until = min(until, at)
+            else:
                 found[name] = table
-            elif one[1] < until:
-                until = one[1]
+                if at is not None and not (rules.once or (rules.services and table.serve_at <= now_ms)):
+                    if table.snapshot_at <= now_ms:
+                        due.append((table.snapshot_at, name))
+                    elif table.available:
+                        sweeps.append((table.sweep_at, name))
         self.until = until
+        for _, name in (*sorted(due)[most:], *sorted(sweeps)[_SWEEPS:]):
+            del found[name]
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
     """How pools share the slots: their use, and the ms since the epoch, to which their hours refer. `upkeeps`: the most
-    snapshots, requests and sweeps at a time, the most urgent first. `resting`: the tables of the daemon that are left
+    snapshots and requests at a time, the most urgent first. `resting`: the tables of the daemon that are left
     out, with nothing to do, waiting or running."""
 
     use: QuotaUsage
@@ -247,11 +259,24 @@ def _paces(tables: Mapping[str, TableState], now_ms: int, epoch_ms: int, rules: 
 def _upkeeps(
     tables: Mapping[str, TableState], closed: set[str], paces: Mapping[str, Pace], now_ms: int, most: int, again: bool
 ) -> list[Action]:
-    """The most urgent upkeep actions; `most`: how many run at a time. `again`: see `_upkeep`."""
-    each = ((name, _upkeep(name, t, closed, paces.get(name), now_ms, again)) for name, t in tables.items())
-    found = ((u, name) for name, u in each if u is not None)
-    room = most - sum(t.busy for t in tables.values())
-    return [action for (_, action), _ in nsmallest(room, found, key=lambda one: one[0][0])] if room > 0 else []
+    """The most urgent upkeep actions. `most`: how many snapshots and requests run at a time; sweeps have a number of
+    their own, so that neither waits for all of the other. `again`: see `_upkeep`."""
+    each = (_upkeep(name, t, closed, paces.get(name), now_ms, again) for name, t in tables.items())
+    found = [one for one in each if one is not None]
+    busy = sum(t.busy for t in tables.values())
+    sweeping = sum(t.sweeping for t in tables.values())
+    sweeps = [one for one in found if isinstance(one[1], Sweep)]
+    if sweeps:
+        found = [one for one in found if not isinstance(one[1], Sweep)]
+    first = (
+        nsmallest(most - busy + sweeping, found, key=_urgency),
+        nsmallest(_SWEEPS - sweeping, sweeps, key=_urgency),
+    )
+    return [action for of in first for _, action in of]
+
+
+def _urgency(one: tuple[tuple[int, int], Action]) -> tuple[int, int]:
+    return one[0]
 
 
 def _upkeep(

@@ -340,7 +340,8 @@ class Daemon:
         """Changes the state by an event, then does what follows from it outside of the state."""
         match event:
             case SnapshotTaken(table=table):
-                event = replace(event, available=self._served[table].claims.available)
+                if (available := self._served[table].claims.available) != event.available:
+                    event = replace(event, available=available)
             case SessionChanged():
                 event = SessionChanged(available={name: one.claims.available for name, one in self._served.items()})
             case TablesAssigned(tables=tables):

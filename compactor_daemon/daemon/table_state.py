@@ -75,17 +75,17 @@ class SeenTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """What the daemon knows about a table. Times in ms of the loop's clock. `busy`: a snapshot, request or sweep runs;
-    `rung`: since it began, the doorbell has rung; `serving`: its services run. `claimed`: instants that other processes
-    had claimed at the last snapshot. `running`: instants in progress here; of these, `suspended` wait for writes
-    without a slot, and `resumable` have waited and ask for a slot. `postponed`: instants that must not be tried before
-    the given time. `seen`: a snapshot was tried. `served`: the number of the last take on this table, counted over all
-    tables. `troubles`: the number of failed snapshots since the last good one. `leaving`: no new work begins on the
-    table. `lag`: of the last snapshot. `runs`, `bytes_s`: how long the last compactions took here, and the bytes that
-    they read in a second; `run_s`: how long the next one will take. `taken_ms`: of the last take while the table was
-    over its goal, since the epoch. `began`: by instant in progress. `asks_at`: when a plan may be requested again.
-    `spread`: among how many more of the first instants it picks, since other daemons were faster. `costs`: of its work,
-    as of the last snapshot."""
+    """What the daemon knows about a table. Times in ms of the loop's clock. `busy`: a snapshot, request or sweep
+    runs, `sweeping`: it is a sweep; `rung`: since it began, the doorbell has rung; `serving`: its services run.
+    `claimed`: instants that other processes had claimed at the last snapshot. `running`: instants in progress here;
+    of these, `suspended` wait for writes without a slot, and `resumable` have waited and ask for a slot.
+    `postponed`: instants that must not be tried before the given time. `seen`: a snapshot was tried. `served`: the
+    number of the last take on this table, counted over all tables. `troubles`: the number of failed snapshots since
+    the last good one. `leaving`: no new work begins on the table. `lag`: of the last snapshot. `runs`, `bytes_s`:
+    how long the last compactions took here, and the bytes that they read in a second; `run_s`: how long the next
+    one will take. `taken_ms`: of the last take while the table was over its goal, since the epoch. `began`: by
+    instant in progress. `asks_at`: when a plan may be requested again. `spread`: among how many more of the first
+    instants it picks, since other daemons were faster. `costs`: of its work, as of the last snapshot."""
 
     pool: Pool = field(default_factory=Pool)
 
@@ -98,6 +98,7 @@ class TableState:
     available: bool = True
     due: bool = False
     busy: bool = False
+    sweeping: bool = False
     rung: bool = False
     serving: bool = False
     seen: bool = False
@@ -159,6 +160,7 @@ class TableState:
             self,
             pending=(),
             busy=False,
+            sweeping=False,
             seen=True,
             troubles=self.troubles + 1,
             snapshot_at=now_ms + wait_ms,
@@ -248,13 +250,13 @@ class TableState:
         next one tells which rows are left."""
         return self.troubles == 0 and self.snapshot_at > 0
 
-    def rests_until(self, services: bool) -> int:
-        """Before when nothing can be due on the table, which counts for no other table either; 0: something is, or is
-        in progress. `services`: these run."""
+    def rests_until(self, services: bool) -> int | None:
+        """When a snapshot, a sweep or services are due on the table next; nothing else can be before, and it counts for
+        no other table. None: something else is, or is in progress. `services`: these run."""
         if self.pending or self.postponed or self.due or not (self.seen and self.idle) or self.leaving:
-            return 0
+            return None
         if self.lag is not None and (self.lag.oldest_ms is not None or self.lag.free_ms is not None):
-            return 0
+            return None
         return min(self.snapshot_at, self.sweep_at, self.serve_at if services else self.sweep_at)
 
     @property

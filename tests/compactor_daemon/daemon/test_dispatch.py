@@ -241,10 +241,13 @@ def test_a_table_that_rings_while_it_is_looked_at_is_looked_at_again() -> None:
 
 def test_a_table_with_nothing_to_do_rests_until_its_next_look() -> None:
     resting, tables = Resting(), {"a": SEEN, "b": replace(SEEN, pending=pending("1")), "c": replace(SEEN, due=True)}
-    assert resting.awake(tables, NOW, Rules()).keys() == {"b", "c"}
+    assert resting.awake(tables, NOW, Rules(), 9).keys() == {"b", "c"}
     assert resting.until == SEEN.snapshot_at
-    assert resting.awake({"a": SEEN}, SEEN.snapshot_at, Rules()).keys() == {"a"}
-    assert Resting().awake({"a": SEEN}, NOW, Rules(services=True)).keys() == {"a"}
+    assert resting.awake({"a": SEEN}, SEEN.snapshot_at, Rules(), 9).keys() == {"a"}
+    assert Resting().awake({"a": SEEN}, NOW, Rules(services=True), 0).keys() == {"a"}
+    many = {"a": SEEN, **{f"t{n}": replace(SEEN, snapshot_at=NOW - n) for n in range(1, 9)}, "z": tables["c"]}
+    assert list(resting.awake(many, NOW, Rules(), 2)) == ["t7", "t8", "z"], "those that are overdue for longest"
+    assert len(resting.awake(many, NOW, Rules(once=True), 2)) == 9
 
 
 def test_of_a_table_in_trouble_nothing_is_taken_or_requested() -> None:
@@ -334,9 +337,25 @@ def test_whatever_is_known_decisions_keep_the_rules(
     assert decision.ended or 0 <= decision.wait_s <= rules.poll_s
     # Tables that are left out change nothing.
     resting = Resting()
-    awake = tables if stop is not None else resting.awake(tables, NOW, rules)
-    fewer = next_steps(awake, stop, NOW, rules, first, replace(sharing(slots), resting=resting))
-    assert fewer == next_steps(tables, stop, NOW, rules, first, sharing(slots))
+    awake = tables if stop is not None else resting.awake(tables, NOW, rules, slots)
+    some = replace(sharing(slots), upkeeps=slots)
+    fewer = next_steps(awake, stop, NOW, rules, first, replace(some, resting=resting))
+    assert fewer == next_steps(tables, stop, NOW, rules, first, some)
+
+
+def test_sweeps_and_looks_do_not_wait_for_each_other() -> None:
+    """Few sweeps run at a time, those that are overdue for longest; also where looks are behind."""
+    late = {f"t{n}": replace(SEEN, snapshot_at=NOW - n) for n in range(1, 99)}
+    unswept = {f"s{n}": replace(SEEN, sweep_at=NOW - n) for n in range(9)}
+    first_ones = [Sweep("s8"), Sweep("s7"), Sweep("s6"), Sweep("s5")]
+    assert decided({**unswept, **late}).actions == (*(Relist(f"t{n}") for n in range(98, 82, -1)), *first_ones)
+    busy = {name: replace(one, busy=True, sweeping=True) for name, one in unswept.items() if name in {"s8", "s7"}}
+    found = decided({**unswept, **late, **busy}).actions
+    assert [a for a in found if isinstance(a, Sweep)] == [Sweep("s6"), Sweep("s5")]
+    assert len(found) == 18
+    awake = Resting().awake({**unswept, **late}, NOW, Rules(), 2)
+    assert awake.keys() == {"s8", "s7", "s6", "s5", "t98", "t97"}
+    assert not replace(SEEN, busy=True, sweeping=True).after_trouble(NOW, 10_000).sweeping
 
 
 def test_of_thousands_of_tables_the_most_urgent_are_looked_at_first() -> None:

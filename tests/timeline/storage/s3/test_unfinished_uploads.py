@@ -152,7 +152,12 @@ def test_only_uploads_of_this_table_and_of_phantombase_are_aborted(storage: Obje
 def test_tables_of_a_bucket_share_one_client(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """To make one takes longer than all else that a sweep of an idle table does."""
     bucket, made, client = s3.new_bucket(), list[str](), boto3.client
-    monkeypatch.setattr(boto3, "client", lambda service, **how: made.append(service) or client(service, **how))
+
+    def counted(service: str, **how: Any) -> Any:
+        made.append(service)
+        return client(service, **how)
+
+    monkeypatch.setattr(boto3, "client", counted)
     for name in ("t", "u"):
         abort_abandoned_uploads(ObjectStorage(f"s3://{bucket}/tables/{name}"))
     assert made == ["s3"]
