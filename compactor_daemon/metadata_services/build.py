@@ -53,6 +53,7 @@ from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.records.entries import new_schema
 from phantombase.timeline.metadata_table.records.keys import (
     COLUMN_STATS,
+    EXPRESSION_INDEX,
     FILES,
     OF_ROWS,
     new_file_ids,
@@ -199,6 +200,9 @@ def _remove_dead(table: Table) -> None:
 
 def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
     if chosen.is_new:
+        if left := [name for name in chosen.dropped if name.startswith(EXPRESSION_INDEX)]:
+            with exclusive(table, lock, "take out expression indexes that only Hudi builds", READ_INSIDE) as held:
+                take_out_definitions(held.storage, left)  # Hudi's queries fail where one is defined and not there
         drop_metadata_table(table, lock)
         return
     with exclusive(table, lock, "take partitions out of the metadata table", READ_INSIDE) as held:
@@ -238,7 +242,7 @@ class _Build:
             folder=self.folder,
             memory_limit=self.options.memory_limit,
             indexes=self.chosen.indexes,
-            tally=KeyTally(self.stack, self.options.memory_limit // 4, None) if self._is_indexed else None,
+            tally=KeyTally(self.stack, self.options.memory_limit // 4, None) if self.chosen.indexes else None,
         )
         for _ in range(_ROUNDS):
             if not self._go_on():
@@ -265,10 +269,6 @@ class _Build:
             self._go_on()
             self._merged(self.table)
 
-    @property
-    def _is_indexed(self) -> bool:
-        return bool(self.chosen.indexes)
-
     def _file_ids(self, name: str) -> tuple[str, ...]:
         return new_file_ids(name, self.options.record_index_groups if name.startswith(OF_ROWS) else None)
 
@@ -276,7 +276,7 @@ class _Build:
         """The pending actions that the switch waits for. A write of phantombase that began without the index of
         rows does not know its keys, and would take it out."""
         others = others_at_work(held)
-        writers = held.timeline.inflight_writers if self._is_indexed else ()
+        writers = held.timeline.inflight_writers if self.chosen.indexes else ()
         if not writers:
             return others
         put_wanted(held.storage, min(GATE_S_MAX, max(1.0, self.options.pending_wait_s)), clock_ms())
@@ -297,7 +297,7 @@ class _Build:
     def _catch_up(self, seen: Snapshot) -> bool:
         """Stages what the staged log files lack; whether that was anything."""
         assert self.filling is not None
-        state = state_of(seen, indexed=self._is_indexed)
+        state = state_of(seen, indexed=bool(self.chosen.indexes))
         if state == self.state:
             return False
         instant = fill_time(seen.config, self.first)
@@ -337,13 +337,13 @@ class _Build:
         filled = fill_time(config, self.first)
         make_file_groups(storage, config, filled, self.filling.file_ids, self._merged(held), completion)
         config = config.with_metadata_partitions(names)
-        if held.layout.has_completion_times and (COLUMN_STATS in names or self._is_indexed):
+        if held.layout.has_completion_times and (COLUMN_STATS in names or self.chosen.indexes):
             measure = self._measure(held) if COLUMN_STATS in names else None
             columns, version = (None, "") if measure is None else (measure.names, measure.version.name)
             put_definitions(storage, columns, version, [one for one in self.chosen.indexes if not one.column])
             config = config.with_index_definitions(INDEX_DEFINITIONS)
         save_built(held, config, self.chosen.indexes, self.chosen.expressions)
-        if self._is_indexed:
+        if self.chosen.indexes:
             remove_wanted(storage)
         _log.info("metadata_built", table=storage.base_path, partitions=names, files=self.state.count)
         return replace(

@@ -213,6 +213,10 @@ def test_a_bloom_filter_needs_no_entry(tmp_path: Path) -> None:
     upsert(path, "\U0001f600")
     assert FILTER in open_table(path).config.metadata_partitions
     assert FILTER in json.loads(definitions.read_text())["indexDefinitions"]
+    with pytest.raises(UnsupportedError, match="does not build this index"):
+        build(path, FILTER, again=True)
+    assert build(path, again=True).dropped == (FILTER,)
+    assert FILTER not in json.loads(definitions.read_text())["indexDefinitions"], "Hudi's queries would look for it"
 
 
 def test_bounds_of_another_expression_are_not_made_visible(tmp_path: Path) -> None:
