@@ -29,7 +29,7 @@ from phantombase.timeline.codec.parquet_footer import is_encrypted
 from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, readable
 from phantombase.timeline.errors import MalformedError, StorageError, decoding, reason_of
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.prefetch import at_once
+from phantombase.timeline.prefetch import at_once, computed_ahead
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import open_little
 from phantombase.timeline.storage.open_storage import open_storage, storage_beside
@@ -105,6 +105,11 @@ class ParquetScan:
                     yield from _conformed(batch, self.schema, file.path)
             except MalformedError as error:
                 raise error.at(_full(self.storage, file)).advising(_UNREADABLE) from error
+
+    def ahead(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The same: while one batch is used, the next one is read."""
+        with computed_ahead(self.batches(number)) as batches:
+            yield from batches
 
     def fetched(self, most_bytes: int) -> pa.Table | None:
         """All rows, in this process; None: they take more bytes."""
@@ -184,6 +189,11 @@ def _scan(frame: Any, table: Storage) -> ParquetScan:
     return ParquetScan(storage=storage, schema=schema, stored=first, shares=shares)
 
 
+def is_one_process(context: Any) -> bool:
+    """Whether the tasks of a Spark context run on this machine, with the files that it has."""
+    return re.fullmatch(r"local(\[.*\])?", str(context.master)) is not None
+
+
 def _task_bytes(conf: Any, size: int, cores: int) -> int:
     """The bytes of files for one task, as Spark shares them."""
     return min(int(conf.filesMaxPartitionBytes()), max(int(conf.filesOpenCostInBytes()), -(-size // cores)))
@@ -243,8 +253,7 @@ def _files(session: Any, index: Any, table: Storage) -> tuple[Storage, list[Scan
     root = match[0] if match else found[0].path
     _need(all(file.path.startswith(f"{root}/") for file in found), "files in several places")
     if root == "file:":
-        here = re.fullmatch(r"local(\[.*\])?", str(session.sparkContext.master)) is not None
-        _need(here, "files of this machine, and tasks that may run elsewhere")
+        _need(is_one_process(session.sparkContext), "files of this machine, and tasks that may run elsewhere")
     storage = open_storage("/") if root == "file:" else storage_beside(table, root)
     if storage is None:
         raise _NotBareError("files that tasks may not reach")

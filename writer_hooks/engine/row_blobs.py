@@ -45,14 +45,15 @@ SPARK_PIECE = "partition string, target string, source long, number long, rows l
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """Some rows of one partition path for one target. The next step gives the target its meaning. `source` and `number`
-    are the place of the rows in the input: sorted by them, pieces have the input's order."""
+    are the place of the rows in the input: sorted by them, pieces have the input's order. `payload`: a table is packed
+    only where the piece leaves its process."""
 
     partition: str
     target: str
     source: int
     number: int
     rows: int
-    payload: bytes | pa.Buffer
+    payload: bytes | pa.Buffer | pa.Table
 
     @property
     def order(self) -> tuple[str, str, int, int]:
@@ -60,20 +61,30 @@ class Piece:
         return self.partition, self.target, self.source, self.number
 
     def table(self) -> pa.Table:
-        return pa.ipc.open_stream(self.payload).read_all()
+        return self.payload if isinstance(self.payload, pa.Table) else pa.ipc.open_stream(self.payload).read_all()
+
+    @property
+    def data(self) -> bytes | pa.Buffer:
+        """The payload outside of its process."""
+        return pack(self.payload) if isinstance(self.payload, pa.Table) else self.payload
 
 
 def pack(rows: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
+    counted = pa.MockOutputStream()  # a buffer that grows would be copied several times
+    _write_stream(counted, rows)
+    buffer = pa.allocate_buffer(counted.size())
+    _write_stream(pa.FixedSizeBufferWriter(buffer), rows)
+    return buffer
+
+
+def _write_stream(sink: pa.NativeFile, rows: pa.Table) -> None:
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
-    return sink.getvalue()
 
 
-def packed(rows: pa.Table, *, partition: str = "", target: str, source: int, number: int) -> Piece:
+def piece_of(rows: pa.Table, *, partition: str = "", target: str, source: int, number: int) -> Piece:
     """A piece of these rows."""
-    count, payload = rows.num_rows, pack(rows)
-    return Piece(partition=partition, target=target, source=source, number=number, rows=count, payload=payload)
+    return Piece(partition=partition, target=target, source=source, number=number, rows=rows.num_rows, payload=rows)
 
 
 def fact(payload: bytes, *, partition: str = "", target: str = "") -> Piece:
@@ -85,7 +96,8 @@ def split(rows: pa.Table, codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, p
     """The rows of each code, in their order. `codes`: one per row."""
     if not len(codes):
         return
-    order = np.argsort(codes, kind="stable")
+    few = int(codes.max()) <= np.iinfo(np.int16).max  # numpy sorts 16 bits by their digits
+    order = np.argsort(codes.astype(np.int16) if few else codes, kind="stable")
     ordered = codes[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     ends = np.append(starts[1:], len(codes))
@@ -103,11 +115,12 @@ _NAMES = [f.name for f in fields(Piece)]
 
 def to_batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [pa.array([_plain(getattr(p, name)) for p in pieces], PIECE.field(name).type) for name in _NAMES], schema=PIECE
+        [pa.array([_plain(p, name) for p in pieces], PIECE.field(name).type) for name in _NAMES], schema=PIECE
     )
 
 
-def _plain(value: Any) -> Any:
+def _plain(piece: Piece, name: str) -> Any:
+    value = piece.data if name == "payload" else getattr(piece, name)
     return value.to_pybytes() if isinstance(value, pa.Buffer) else value
 
 
@@ -139,12 +152,13 @@ class Spool:
         path, file, end = f"{self.folder}/{uuid.uuid4().hex}", None, 0
         try:
             for piece in pieces:
-                size = len(memoryview(piece.payload))
+                data = piece.data
+                size = len(memoryview(data))
                 if size < self.small_bytes:
-                    yield piece
+                    yield replace(piece, payload=data)
                     continue
                 file = file or self.storage.open_output(path)
-                file.write(piece.payload)
+                file.write(data)
                 yield replace(piece, payload=_REFERENCE + json.dumps([path, end, size]).encode())
                 end += size
         except OSError as error:
@@ -157,10 +171,11 @@ class Spool:
         """Inverse of `put`: payloads are mapped, not read."""
         files: dict[str, pa.NativeFile] = {}
         for piece in pieces:
-            if bytes(memoryview(piece.payload)[: len(_REFERENCE)]) != _REFERENCE:
+            data = piece.payload
+            if isinstance(data, pa.Table) or bytes(memoryview(data)[: len(_REFERENCE)]) != _REFERENCE:
                 yield piece
                 continue
-            path, start, size = json.loads(bytes(piece.payload)[len(_REFERENCE) :])
+            path, start, size = json.loads(bytes(data)[len(_REFERENCE) :])
             if path not in files:
                 files[path] = self.storage.open_input(path)
             files[path].seek(start)
@@ -168,7 +183,7 @@ class Spool:
 
     def bytes_of(self, piece: Piece) -> int:
         """The size of the rows of a piece that `put` gave."""
-        payload = bytes(memoryview(piece.payload))
+        payload = bytes(memoryview(piece.data))
         return int(json.loads(payload[len(_REFERENCE) :])[2]) if payload.startswith(_REFERENCE) else len(payload)
 
     def remove(self) -> None:

@@ -23,10 +23,11 @@ from phantombase.compactor_daemon.execution.runners import SparkRunner, spark_wo
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark, arrow_of_spark, hadoop_conf
 from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError
 from phantombase.timeline.gathered import gathered
+from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.storage.contract import Storage
 
 from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, Step, summed
-from .parquet_scan import ParquetScan, bare_scan
+from .parquet_scan import ParquetScan, bare_scan, is_one_process
 from .row_blobs import SPARK_PIECE, Piece, Spool, fact, from_batches, to_batch
 
 if TYPE_CHECKING:
@@ -158,14 +159,13 @@ class SparkEngine:
             rows = fetched(self._frame) if scan is None else _read_here(scan)
         if rows is not None:
             return LocalEngine(rows, slots=_threads(self.slots)).prepare(prepare, storage)
-        spool = Spool.new(storage)
+        spool, context = Spool.new(storage), self._frame.sparkSession.sparkContext
         if scan is None:
             pieces = _mapped(self._frame, partial(_prepared, prepare, spool))
             return SparkPieces(pieces, self.slots, spool, first=True, here=here)
-        shares, session = len(scan.shares), self._frame.sparkSession
-        if here and (found := _scan_pieces(scan, prepare, spool, session.sparkContext, self.slots)) is not None:
+        if here and (found := _scan_pieces(scan, prepare, spool, context, self.slots)) is not None:
             return found
-        numbers = session.range(0, shares, 1, shares)
+        numbers = self._frame.sparkSession.range(0, len(scan.shares), 1, len(scan.shares))
         return SparkPieces(_mapped(numbers, partial(_scanned, scan, prepare, spool)), self.slots, spool, first=True)
 
     def runner(self) -> Runner:
@@ -227,8 +227,8 @@ class SparkPieces:
                 self._spool.remove()
 
     def _fetched(self) -> LocalPieces | None:
-        """The pieces in this process, where further Spark jobs would take longer than the steps themselves. None: they
-        are large, or very many. The rows of most are kept in the spool, mapped."""
+        """The pieces in this process. Their rows stay in the spool, and are mapped; if they are few, steps run here, as
+        a job would take longer. None: the pieces are very many."""
         sizes = run(partial(to_arrow, self._frame.selectExpr("octet_length(payload) AS size"))).column("size")
         if (pc.sum(sizes).as_py() or 0) > _FETCHED_BYTES:
             return None
@@ -236,7 +236,7 @@ class SparkPieces:
         if any(piece.target == _ERROR for piece in pieces):
             return None  # `row_counts` raises it
         if sum(map(self._spool.bytes_of, pieces)) > _HERE_BYTES:
-            return None
+            return SpooledPieces(pieces, self._slots, self._spool, self._frame.sparkSession.sparkContext)
         return LocalPieces(list(self._spool.get(iter(pieces))), _threads(self._slots))
 
     def _of(self, frame: Any) -> SparkPieces:
@@ -257,16 +257,16 @@ class SparkPieces:
         return [bytes(piece.payload) for piece in given]  # the record of a wide file is large, too
 
 
-class ScanPieces(LocalPieces):
-    """Pieces that are known in this process, where their rows are not: these are in the spool. Steps run in tasks, by
-    plain jobs: without frames the JVM has next to nothing to do."""
+class SpooledPieces(LocalPieces):
+    """Pieces that are known in this process, where their rows are not: these are in the spool. Steps run in plain jobs:
+    without frames the JVM has next to nothing to do."""
 
     def __init__(self, pieces: list[Piece], slots: int, spool: Spool, context: Any, *, first: bool = False) -> None:
         super().__init__(pieces, slots, spool, first=first)
         self._tasks = spool, context
 
-    def _of(self, pieces: list[Piece]) -> ScanPieces:
-        return ScanPieces(pieces, self._slots, *self._tasks)
+    def _of(self, pieces: list[Piece]) -> SpooledPieces:
+        return SpooledPieces(pieces, self._slots, *self._tasks)
 
     def map(self, step: Step) -> Pieces:
         shares = gathered((piece.source, piece) for piece in self._pieces)
@@ -278,7 +278,7 @@ class ScanPieces(LocalPieces):
         return [found or [] for found in _job(context, given, partial(_step_task, step, spool))]
 
 
-def _scan_pieces(scan: ParquetScan, prepare: Prepare, spool: Spool, context: Any, slots: int) -> ScanPieces | None:
+def _scan_pieces(scan: ParquetScan, prepare: Prepare, spool: Spool, context: Any, slots: int) -> SpooledPieces | None:
     """The pieces of a scan; None: they are too many to be known in this process. Errors in the rows are raised."""
     shares = list(range(len(scan.shares)))
     task = partial(_scan_task, scan, prepare, replace(spool, small_bytes=0), _FETCHED_BYTES // len(shares))
@@ -288,17 +288,19 @@ def _scan_pieces(scan: ParquetScan, prepare: Prepare, spool: Spool, context: Any
         if len(known) < len(found):
             spool.remove()
             return None
-        return ScanPieces([piece for pieces in known for piece in pieces], slots, spool, context, first=True)
+        return SpooledPieces([piece for pieces in known for piece in pieces], slots, spool, context, first=True)
     except BaseException:
         spool.remove()
         raise
 
 
-def _job(context: Any, given: list[Any], task: Callable[[Any], list[Piece] | None]) -> list[list[Piece] | None]:
-    """What a task makes of each item. The first error of the tree is raised."""
-    if not given:
-        return []
-    done: list[list[Piece] | None] = run(lambda: context.parallelize(given, len(given)).map(task).collect())
+def _job(context: Any, given: list[T], task: Callable[[T], list[Piece] | None]) -> list[list[Piece] | None]:
+    """What a task makes of each item. The tasks of a Spark that is one process are threads of this one: the machine is
+    the same, and other processes would have to start. The first error of the tree is raised."""
+    if not given or is_one_process(context):
+        done = at_once(given, task, int(context.defaultParallelism))
+    else:
+        done = run(lambda: list(context.parallelize(given, len(given)).map(task).collect()))
     for piece in (piece for pieces in done for piece in pieces or () if piece.target == _ERROR):
         raise pickle.loads(piece.payload)
     return done
@@ -353,7 +355,7 @@ def _scanned(
 
 
 def _prepared_shares(scan: ParquetScan, prepare: Prepare, spool: Spool, shares: Iterable[int]) -> Iterator[Piece]:
-    return _caught(spool.put(piece for share in shares for piece in prepare(share, scan.batches(share))))
+    return _caught(spool.put(piece for share in shares for piece in prepare(share, scan.ahead(share))))
 
 
 def _stepped(step: Step, spool: Spool, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

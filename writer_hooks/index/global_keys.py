@@ -49,7 +49,7 @@ from phantombase.timeline.table.table import Table, TableSchema, from_one_snapsh
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
 from ..engine.engine import Pieces
-from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
+from ..engine.row_blobs import Piece, by_target, fact, pack, piece_of, split
 from ..files.stager import WriteWork
 from ..files.stored_keys import positions_in, slice_keys
 from ..options import MovedKeys, Operation, Write
@@ -274,7 +274,7 @@ class HeldStep:
         paths = pa.repeat(pa.scalar(partition), held.num_rows)
         rows = held.append_column(PARTITION_PATH, paths)
         for code, part in split(rows, self.route(flat(rows.column(RECORD_KEY)), 0)):
-            yield packed(part, target=str(code), source=HITS, number=number)
+            yield piece_of(part, target=str(code), source=HITS, number=number)
 
     def _held(self, slice_: FileSlice, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[pa.Table]:
         """The living keys that a slice holds: one table of keys alone, or tables with ordering values."""
@@ -312,7 +312,7 @@ class PlaceStep:
                 encoded = pc.dictionary_encode(paths)
                 for code, part in split(rows, np.asarray(encoded.indices).astype(np.int64)):
                     partition = encoded.dictionary[code].as_py()
-                    yield packed(part, partition=partition, target=target, source=slot, number=number)
+                    yield piece_of(part, partition=partition, target=target, source=slot, number=number)
 
     def _placed(self, parts: Sequence[pa.Table], held: Sequence[pa.Table]) -> Iterator[tuple[pa.Table, pa.Array]]:
         """Rows with the partition of each, then keys to delete with theirs."""

@@ -37,7 +37,7 @@ from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.view.view import FileGroup, GroupKey, latest_base, latest_slice
 
 from ..engine.engine import Pieces, RowCounts
-from ..engine.row_blobs import Piece, by_target, pack, packed, split
+from ..engine.row_blobs import Piece, by_target, piece_of, split
 from ..files.stager import StagedFile, Stager, WriteWork
 from ..files.stored_keys import living_in
 from ..files.target_files import (
@@ -180,7 +180,7 @@ class JoinStep:
                 for target, part in _by_file(rows, hits):
                     part = part if target != NEW else self._living(partition, part)
                     if part.num_rows:
-                        yield packed(part, partition=partition, target=target, source=slot, number=number)
+                        yield piece_of(part, partition=partition, target=target, source=slot, number=number)
 
     def _living(self, partition: str, rows: pa.Table) -> pa.Table:
         """The rows of new keys without deletes, since there is nothing to delete; none if nothing is inserted. With
@@ -253,7 +253,7 @@ class AssignStep:
                 continue
             rows, spread = piece.table(), self.spreads[piece.partition]
             for code, part in split(rows, spread.pick(flat(rows.column(RECORD_KEY)))):
-                yield replace(piece, target=spread.file_ids[code], rows=part.num_rows, payload=pack(part))
+                yield replace(piece, target=spread.file_ids[code], rows=part.num_rows, payload=part)
 
 
 @dataclass(frozen=True)

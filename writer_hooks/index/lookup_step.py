@@ -39,7 +39,7 @@ from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.view.view import BaseFile, FileGroup, FileSlice, latest_base, latest_slice, slice_before
 
 from ..engine.engine import Pieces
-from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
+from ..engine.row_blobs import Piece, by_target, fact, pack, piece_of, split
 from ..files.stager import WriteWork
 from ..files.stored_keys import base_keys, compares, positions_in, slice_keys
 from .prepare_step import ToSlot
@@ -122,7 +122,7 @@ class LookupStep:
                 ids = pa.repeat(pa.scalar(slices[0].file_id), len(found))
                 hits = pa.table({RECORD_KEY: found, FILE_ID: ids, IS_TWICE: twice})
                 for code, part in split(hits, self.route(found, 0)):
-                    yield packed(part, partition=partition, target=str(code), source=HITS, number=number)
+                    yield piece_of(part, partition=partition, target=str(code), source=HITS, number=number)
 
     def _found(self, slices: Slices, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
         """Positions of the keys that the slices hold, and -1 for keys that are not in the batch."""
@@ -138,7 +138,7 @@ def keys_twice(hits: pa.Table, partition: str, slot: int) -> Iterator[Piece]:
     twice = hits.filter(pc.field(IS_TWICE))
     for file_id in twice.column(FILE_ID).unique().to_pylist():
         keys = twice.filter(pc.field(FILE_ID) == file_id).select([RECORD_KEY])
-        yield packed(keys, partition=partition, target=file_id, source=HITS, number=slot)
+        yield piece_of(keys, partition=partition, target=file_id, source=HITS, number=slot)
 
 
 def keys_of(pieces: Iterable[Piece]) -> pa.StringArray:

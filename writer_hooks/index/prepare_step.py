@@ -20,7 +20,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.record_key import KeySplit, bucket_of
 
 from ..engine.engine import Pieces
-from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
+from ..engine.row_blobs import Piece, by_target, fact, piece_of, split
 from ..schema.key_generator import KeyGenerator
 from ..schema.table_schema import to_file_schema
 
@@ -40,7 +40,7 @@ def check_once(rows: Pieces) -> None:
 
 def _keys(slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
     for piece in pieces:
-        yield replace(piece, payload=pack(piece.table().select([RECORD_KEY])))
+        yield replace(piece, payload=piece.table().select([RECORD_KEY]))
 
 
 def _repeated(slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
@@ -127,7 +127,7 @@ class PrepareRows:
                 codes = codes + np.asarray(paths.indices).astype(np.int64) * self.route.targets
             for code, part in split(keyed, codes):
                 path, target = divmod(code, self.route.targets)
-                yield packed(part, partition=partitions[path], target=str(target), source=source, number=number)
+                yield piece_of(part, partition=partitions[path], target=str(target), source=source, number=number)
 
     def _check_ordering(self, rows: pa.Table) -> None:
         for name in () if self.key_only else self.ordering_fields:

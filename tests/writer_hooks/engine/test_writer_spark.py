@@ -57,7 +57,7 @@ def test_spark_writes_what_is_written_in_process(
     if not fetched:
         monkeypatch.setattr(ROWS_BYTES, 0)
     if not here:
-        monkeypatch.setattr("phantombase.writer_hooks.engine.spark._HERE_BYTES", 0)
+        monkeypatch.setattr("phantombase.writer_hooks.engine.spark._FETCHED_BYTES", 0)
     many = [(n, 1, n / 7) for n in range(5000)]
     steps = [
         ("upsert", rows(*many)),
@@ -101,7 +101,8 @@ def test_spark_writes_what_is_written_in_process(
 def test_files_are_read_by_tasks_or_here(
     spark: Any, operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a frame is a bare scan of them: each row group by one task; the same rows as through Spark."""
+    """Where a frame is a bare scan of them: each row group by one task; the same rows as through Spark. Where Spark is
+    this process, its tasks are threads."""
     source, many = tmp_path / "rows", [(n, n % 7, n / 7) for n in range(3000)]
     source.mkdir()
     for part in range(3):
@@ -121,13 +122,15 @@ def test_files_are_read_by_tasks_or_here(
 
     monkeypatch.setattr(spark_engine, "_mapped", noted)
     monkeypatch.setattr(spark_engine, "_job", noted_job)
+    cluster = {"is_one_process": lambda context: False}
     half = "phantombase.writer_hooks.engine.parquet_scan._task_bytes"
     monkeypatch.setattr(half, lambda conf, size, cores: -(-size // 2))
     for way, changed, expected in (
         ("here", {}, []),
         ("usual", {"bare_scan": lambda frame, storage: None}, []),
-        ("jobs", {"_ROWS_BYTES": 0}, ["job of 2", "job of 4"]),
-        ("frames", {"_ROWS_BYTES": 0, "_FETCHED_BYTES": 0}, ["job of 2", "frame", "frame"]),
+        ("threads", {"_ROWS_BYTES": 0}, ["job of 2", "job of 4"]),
+        ("jobs", {"_ROWS_BYTES": 0, **cluster}, ["job of 2", "job of 4"]),
+        ("frames", {"_ROWS_BYTES": 0, "_FETCHED_BYTES": 0, **cluster}, ["job of 2", "frame", "frame"]),
     ):
         with monkeypatch.context() as patch:
             for name, value in changed.items():
@@ -140,9 +143,11 @@ def test_files_are_read_by_tasks_or_here(
     bad = rows((1, 2, 2.0), (2, 2, 2.0)).set_column(0, "id", pa.array(["k", None], pa.string()))
     pq.write_table(bad, tmp_path / "bad.parquet")
     monkeypatch.setattr(spark_engine, "_ROWS_BYTES", 0)
-    with pytest.raises(UsageError, match="rows without a record key"):
-        getattr(trips(spark.read.parquet(str(tmp_path / "bad.parquet")), 9, 2), operation)(str(tmp_path / "jobs"))
-    assert list((tmp_path / "jobs" / ROWS).glob("*")) == []
+    for way in ("threads", "jobs"):
+        monkeypatch.setattr(spark_engine, "is_one_process", lambda context, here=way == "threads": here)
+        with pytest.raises(UsageError, match="rows without a record key"):
+            getattr(trips(spark.read.parquet(str(tmp_path / "bad.parquet")), 9, 2), operation)(str(tmp_path / way))
+        assert list((tmp_path / way / ROWS).glob("*")) == []
 
 
 @pytest.mark.spark
@@ -225,7 +230,8 @@ def test_tasks_stage_the_keys_of_hudis_record_index(spark: Any, tmp_path: Path) 
 def test_few_rows_of_a_bucket_index_become_files_in_this_process(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not more rows, and not where a step reads the table: with a key index, or a global one."""
+    """More rows in plain jobs. Pieces are a frame where they are very many, or where a step reads the table: with a key
+    index, or a global one."""
     regrouped: list[str] = []
     regroup = SparkPieces.regroup
 
@@ -233,19 +239,29 @@ def test_few_rows_of_a_bucket_index_become_files_in_this_process(
         regrouped.append(type(step).__name__)
         return regroup(pieces, step)
 
+    job = spark_engine._job
+
+    def noted_job(context: Any, given: list[Any], task: Any) -> Any:
+        regrouped.append("job")
+        return job(context, given, task)
+
     monkeypatch.setattr(SparkPieces, "regroup", noted)
+    monkeypatch.setattr(spark_engine, "_job", noted_job)
     monkeypatch.setattr(ROWS_BYTES, 0)
     batch = spark.createDataFrame(rows(*((n, 1, 1.0) for n in range(3000))))
     trips(batch, 9, 2).upsert(str(tmp_path / "few"))
     assert regrouped == []
     trips(batch, 9, None).upsert(str(tmp_path / "keys"))
     assert "JoinStep" in regrouped
-    for limit in ("_HERE_BYTES", "_FETCHED_BYTES"):
+    for limit, here, expected in (("_HERE", True, "job"), ("_HERE", False, "job"), ("_FETCHED", True, "BucketStep")):
         regrouped.clear()
+        path = tmp_path / f"{limit} {here}"
         with monkeypatch.context() as less:
-            less.setattr(f"phantombase.writer_hooks.engine.spark.{limit}", 10)
-            trips(batch, 9, 2).upsert(str(tmp_path / limit))
-        assert regrouped == ["BucketStep"]
+            less.setattr(spark_engine, f"{limit}_BYTES", 10)
+            less.setattr(spark_engine, "is_one_process", lambda context, here=here: here)
+            trips(batch, 9, 2).upsert(str(path))
+        assert regrouped == [expected]
+        assert read(path) == read(tmp_path / "few")
     regrouped.clear()
     monkeypatch.setattr("phantombase.writer_hooks.index.global_keys.keys_are_global", lambda table: True)
     trips(batch, 9, 2).upsert(str(tmp_path / "few"))
