@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..codec.arrow_schema import project
 from ..codec.avro_schema import RECORD_KEY
 from ..codec.columns import flat
+from ..codec.row_hash import KeyLookup
 from ..errors import MalformedError, UnsupportedError
 from ..event_log import get_logger
 from ..format.commit_metadata import CLUSTER, LEDGER, CommitMetadata
@@ -25,7 +27,9 @@ from ..format.instant import State
 from ..format.ledger import expired_rows
 from ..instants.reserved_times import STAGED_INDEX
 from ..merge.rule import SliceRules
+from ..merge.slice_log import read_logs
 from ..merge.slice_stream import SliceStream
+from ..merge.spilled_merge import LogSpill
 from ..merge.table_rules import slice_rules
 from ..storage.contract import Storage
 from ..table.table import Snapshot, Table, open_metadata_table
@@ -319,13 +323,15 @@ def _differences(
         (_slices(of, seen, groups), replace(slice_rules(of, by), memory_bytes=memory_limit))
         for of, by in ((seen, schema), (done, written))
     )
+    same_types = schema.file_text == written.file_text
     for group in groups:
         old, new = before[0].get(group), after[0].get(group) if group in touched else None
+        keys = _keys_of_logs(table.storage, old, new, after[1]) if same_types else None
         size = sum(file.size for side in (old, new) if side is not None for file in side.files)
-        parts = 1 + _SHARE * size // memory_limit
+        parts = 1 + _SHARE * size // memory_limit if keys is None else 1
         for part in range(parts):
-            lost = _entries(table.storage, old, before[1], indexes, (part, parts))
-            come = _entries(table.storage, new, after[1], indexes, (part, parts))
+            lost = _entries(table.storage, old, before[1], indexes, (part, parts), keys)
+            come = _entries(table.storage, new, after[1], indexes, (part, parts), keys)
             for number, (a, b) in enumerate(zip(lost, come, strict=True)):
                 yield number, _without(b, a), _without(a, b)
 
@@ -351,13 +357,33 @@ def _slices(of: Snapshot, seen: Snapshot, groups: Collection[GroupKey]) -> dict[
     return found
 
 
+def _keys_of_logs(
+    storage: Storage, old: FileSlice | None, new: FileSlice | None, rules: SliceRules
+) -> KeyLookup | None:
+    """The keys of the logs of a slice to which a write added some: other rows are the same before and after it. None:
+    the slice has another base file, or the keys do not fit into memory."""
+    if old is None or new is None or old.base != new.base or not {*old.logs} <= {*new.logs}:
+        return None
+    with ExitStack() as stack:
+        found, _ = read_logs(storage, new, rules, project(rules.schema, rules.keys.fields), stack)
+        return None if isinstance(found, LogSpill) else KeyLookup(found.keys)
+
+
 def _entries(
-    storage: Storage, slice_: FileSlice | None, rules: SliceRules, indexes: Sequence[RowIndex], part: tuple[int, int]
+    storage: Storage,
+    slice_: FileSlice | None,
+    rules: SliceRules,
+    indexes: Sequence[RowIndex],
+    part: tuple[int, int],
+    keys: KeyLookup | None,
 ) -> list[pa.StringArray]:
-    """The keys of the entries of a slice's rows, for each index; `part`: its number, and how many there are."""
+    """The keys of the entries of a slice's rows, for each index. `part`: its number, and how many there are. `keys`:
+    those of the rows that count; None: all."""
     held: list[list[pa.Array]] = [[] for _ in indexes]
     columns = list(dict.fromkeys((RECORD_KEY, *(one.column for one in indexes))))
     for batch in () if slice_ is None else SliceStream(storage, slice_, rules, columns).batches():
+        if keys is not None:
+            batch = batch.filter(pa.array(keys.find(batch.column(RECORD_KEY)) >= 0))
         if part[1] > 1:
             batch = batch.filter(
                 pa.array(file_groups_of(RowIndex(), flat(batch.column(RECORD_KEY)), part[1]) == part[0])

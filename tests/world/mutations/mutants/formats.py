@@ -394,6 +394,7 @@ METADATA: tuple[Mutant, ...] = (
     # Secondary indexes.
     ("timeline/metadata_table/create", "    take_out_definitions(table.storage, names)\n    save_partitions", "    save_partitions", "secondary"),
     ("timeline/metadata_table/update", "yield number, _without(b, a), _without(a, b)", "yield number, _without(b, a), a[:0]", "secondary"),
+    ("timeline/metadata_table/update", " or old.base != new.base", "", "secondary"),
     ("timeline/metadata_table/update", "new = before[0].get(group), after[0].get(group) if group in touched else None", "new = before[0].get(group), after[0].get(group)", "secondary"),
     ("timeline/metadata_table/records/entries", "_UP_TO_KEY, r\"\\1\") if index.by_value else keys", "_UP_TO_KEY, r\"\\1\")", "secondary"),
     ("timeline/metadata_table/records/entries", "pc.fill_null(value, _NULL)", "pc.fill_null(value, \"\")", "secondary"),
