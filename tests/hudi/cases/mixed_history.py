@@ -923,11 +923,13 @@ def check_types(ours: pa.Table, hudis: pa.Table) -> None:
 
 
 def shape(kind: pa.DataType) -> Any:
-    """A type without names of list items, and without zones."""
+    """A type without names of items, and without zones."""
     if pa.types.is_struct(kind):
         return [(f.name, shape(f.type)) for f in kind]
     if pa.types.is_list(kind):
         return ["list", shape(kind.value_type)]
+    if pa.types.is_map(kind):
+        return ["map", shape(kind.key_type), shape(kind.item_type)]
     return "timestamp" if pa.types.is_timestamp(kind) else kind
 
 
