@@ -29,7 +29,7 @@ from phantombase.timeline.codec.output_options import parse_bytes
 from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.format.compaction_plan import TOTAL_IO_READ_MB, TOTAL_LOG_FILES_SIZE, CompactionPlan
 from phantombase.timeline.format.replace_request import ClusterPlan
-from phantombase.timeline.read.pins import all_pins
+from phantombase.timeline.read.pins import all_pins, reads_an_hour
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.history import WorkDone, read_history
 
@@ -167,12 +167,13 @@ class PastWork:
         self._costs = None
 
     def costs(self, storage: Storage, reads: float) -> Costs:
-        """By its history. `reads`: of an hour, as its owner says; each reader with a pin counts as one at least."""
+        """By its history. `reads`: of an hour, as its owner says; each pin, and each read that took one, counts too."""
         if self._costs is None:
             self._costs = Costs.learned(_rows(storage, last=_LEARNED))
         with suppress(PhantombaseError):
             now = clock_ms()
-            reads = max(reads, len({pin.name for pin in all_pins(storage) if pin.is_live(now)}))
+            pins = len({pin.name for pin in all_pins(storage) if pin.is_live(now)})
+            reads = max(reads, pins, reads_an_hour(storage, now))
         return replace(self._costs, reads=reads)
 
     def spent(self, storage: Storage, began_ms: int) -> Spent:

@@ -11,9 +11,25 @@ from typing import Any
 import pytest
 
 from phantombase.compactor_daemon.cleaning.choice import held_files
+from phantombase.compactor_daemon.fleet import budget
+from phantombase.compactor_daemon.fleet.budget import PastWork
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
-from phantombase.timeline.read.pins import PINS, HeldPin, Pin, PinOptions, SharedPin, all_pins, hold, live_pins, release
+from phantombase.timeline.read import pins
+from phantombase.timeline.read.pins import (
+    HOUR_MS,
+    PINS,
+    HeldPin,
+    Pin,
+    PinOptions,
+    SharedPin,
+    all_pins,
+    hold,
+    live_pins,
+    reads_an_hour,
+    reads_by_hour,
+    release,
+)
 from phantombase.timeline.read.windows import earliest_state, earliest_to_retain, load_state, moment_to_hold
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.snapshot import ContentCache, SnapshotStorage
@@ -37,6 +53,37 @@ def test_a_pin_holds_while_the_body_runs(storage: LocalStorage) -> None:
         (pin,) = live_pins(storage)
         assert (pin.name, pin.holds, pin.for_s) == ("copy", "20261121090000000", 7200)
     assert live_pins(storage) == []
+
+
+def test_reads_with_a_pin_are_counted(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one object of each process and hour, put once a minute at most; those that are over go. A storage that takes
+    none does not stop a read."""
+    now_ms = 500_000 * HOUR_MS
+
+    def read() -> list[str]:
+        monkeypatch.setattr(pins, "clock_ms", lambda: now_ms)
+        with hold(storage, COPY, "1"):
+            return [name for of in reads_by_hour(storage).values() for name in of]
+
+    (first,) = read()
+    assert first.endswith("-1")
+    for _ in range(3):
+        assert read() == [first]
+    now_ms += 60_000
+    (second,) = read()
+    assert second.endswith("-5")
+    assert (reads_an_hour(storage, now_ms), PastWork().costs(storage, 1.0).reads) == (5, 1.0)
+    now_ms += HOUR_MS
+    assert len(read()) == 2
+    assert reads_an_hour(storage, now_ms) == 5
+    monkeypatch.setattr(budget, "clock_ms", lambda: now_ms)
+    assert (PastWork().costs(storage, 1.0).reads, PastWork().costs(storage, 9.0).reads) == (5.0, 9.0)
+    now_ms += 2 * HOUR_MS
+    assert reads_an_hour(storage, now_ms) == 0
+    assert len(read()) == 1
+    monkeypatch.setattr(pins, "READS", "no/such\0folder")
+    now_ms += HOUR_MS
+    SharedPin.take(storage, COPY, "1")
 
 
 def test_two_readers_of_one_name_hold_both(storage: LocalStorage) -> None:
