@@ -88,8 +88,9 @@ def unknown(table: Table, metadata: Snapshot, now_ms: Callable[[], int]) -> tupl
     """The pending delta commits that the data table does not know, earliest first. `now_ms`: see `is_live`.
     ConflictError: the table is being upgraded. MalformedError, UnknownStateError: its archive cannot be read."""
     pending = [i for i in metadata.timeline.pending("deltacommit") if len(i.requested_time) == _DIGITS]
-    if any(map(_fills, pending)) and not died(table):
-        pending = [i for i in pending if not _fills(i)]
+    filling = [i for i in pending if i.requested_time.startswith(ARTIFICIAL)]
+    if filling and not died(table):
+        pending = [i for i in pending if i not in filling]
     if not pending:
         return ()
     # The data table's timeline is read after `metadata`: an instant of `metadata` was there before.
@@ -117,10 +118,6 @@ def forget_unknown(table: Table) -> tuple[str, ...]:
             why="the table does not know this instant",
         )
     return tuple(i.requested_time for i in found)
-
-
-def _fills(instant: Instant) -> bool:
-    return instant.requested_time.startswith(ARTIFICIAL)
 
 
 def plan_all(view: TableView, instant: str) -> CompactionPlan | None:

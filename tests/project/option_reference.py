@@ -28,8 +28,7 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions, UrgencyOptions
 from phantombase.timeline.planning.limits import BoundOptions, PickOptions
 from phantombase.timeline.planning.strategies import StrategyOptions
-from phantombase.timeline.terminal.command_line import pages_of
-from phantombase.timeline.terminal.option_group import HelpPage, written
+from phantombase.timeline.terminal.option_group import HelpPage, help_of, written
 from phantombase.timeline.terminal.settings import WRITES
 from phantombase.writer_hooks.options import BackPressure, CompactionOptions, WriteOptions
 from phantombase.writer_hooks.write.settings import SETTINGS
@@ -228,7 +227,9 @@ def _cell(text: str) -> str:
 
 def pages(app: str) -> dict[str, HelpPage]:
     """The help of each command; that of the settings of writers is kept for their names alone."""
-    found = pages_of(APPS[app])
+    commands = typer.main.get_command(APPS[app]).commands.items()  # type: ignore[attr-defined]
+    inner = ((f"{name} {n}", one) for name, of in commands for n, one in getattr(of, "commands", {}).items())
+    found = {name: help_of(one) for name, one in (*commands, *inner)}
     if app != "compactor-daemon":
         return found
     rows = [(f"--{name.replace('_', '-')}", "") for name in _settings_of_writers()]

@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 from ..errors import LedgerError
 from ..ranges import RangedFile
 from . import parquet_footer as at
-from . import parquet_footer as pf
 from .avro_schema import FILE_NAME
 from .parquet_footer import Field, Footer, Sequence, Struct, field_of, read_footer, value_of, write_struct
 from .parquet_read import chunk_span, column_spans
@@ -194,11 +193,11 @@ def _moved(chunk: Struct, by: int) -> Struct:
     return [Field(at.CHUNK_OFFSET, at.I64, old + by if old else 0), Field(at.CHUNK_META, at.STRUCT, meta)]
 
 
-_FILE = {1: pf.I32, 2: pf.LIST, 3: pf.I64, 4: pf.LIST, 5: pf.LIST, 6: pf.BINARY, 7: pf.LIST}
-_GROUP = {1: pf.LIST, 2: pf.I64, 3: pf.I64, 4: pf.LIST, 5: pf.I64, 6: pf.I64, 7: pf.I16}
-_CHUNK = {2: pf.I64, 3: pf.STRUCT, 4: pf.I64, 5: pf.I32, 6: pf.I64, 7: pf.I32}
-_META = {1: pf.I32, 2: pf.LIST, 3: pf.LIST, 4: pf.I32, 5: pf.I64, 6: pf.I64, 7: pf.I64, 8: pf.LIST, 9: pf.I64}
-_META |= {11: pf.I64, 12: pf.STRUCT, 13: pf.LIST, 14: pf.I64, 15: pf.I32, 16: pf.STRUCT}
+_FILE = {1: at.I32, 2: at.LIST, 3: at.I64, 4: at.LIST, 5: at.LIST, 6: at.BINARY, 7: at.LIST}
+_GROUP = {1: at.LIST, 2: at.I64, 3: at.I64, 4: at.LIST, 5: at.I64, 6: at.I64, 7: at.I16}
+_CHUNK = {2: at.I64, 3: at.STRUCT, 4: at.I64, 5: at.I32, 6: at.I64, 7: at.I32}
+_META = {1: at.I32, 2: at.LIST, 3: at.LIST, 4: at.I32, 5: at.I64, 6: at.I64, 7: at.I64, 8: at.LIST, 9: at.I64}
+_META |= {11: at.I64, 12: at.STRUCT, 13: at.LIST, 14: at.I64, 15: at.I32, 16: at.STRUCT}
 _TYPE, _LENGTH, _CHILDREN = 1, 2, 5
 """Fields of SchemaElement; the first also of ColumnMetaData."""
 _USED_ENCODINGS, _META_PATH = 2, 3
@@ -254,11 +253,11 @@ def _unknown(footer: Footer) -> Iterator[_Found]:
 
 def _unknown_fields(tree: Struct) -> Iterator[str]:
     yield from _other_fields("the file", tree, _FILE)
-    for number, group in enumerate(_structs(tree, pf.ROW_GROUPS)):
+    for number, group in enumerate(_structs(tree, at.ROW_GROUPS)):
         yield from _other_fields(f"row group {number}", group, _GROUP)
-        for chunk in _structs(group, pf.COLUMNS):
+        for chunk in _structs(group, at.COLUMNS):
             yield from _other_fields(f"a column of row group {number}", chunk, _CHUNK)
-            meta = field_of(chunk, pf.CHUNK_META)
+            meta = field_of(chunk, at.CHUNK_META)
             if meta is None:
                 yield f"a column of row group {number} without a description"
             else:
@@ -267,7 +266,7 @@ def _unknown_fields(tree: Struct) -> Iterator[str]:
 
 def _structs(struct: Struct, number: int) -> list[Struct]:
     found = field_of(struct, number)
-    return found.value.items if found is not None and found.type == pf.LIST and found.value.type == pf.STRUCT else []
+    return found.value.items if found is not None and found.type == at.LIST and found.value.type == at.STRUCT else []
 
 
 def _other_fields(where: str, struct: Struct, known: Mapping[int, int]) -> Iterator[str]:
@@ -320,10 +319,10 @@ def _other_calendar(footer: Footer) -> Iterator[_Found]:
 def _other_footer(footer: Footer, first: Footer) -> Iterator[_Found]:
     """The same schema, and the same writer: readers decide by its name and version whether to trust its statistics."""
     to = f"as in {first.path}"
-    if _text(footer.tree, pf.SCHEMA) != _text(first.tree, pf.SCHEMA):
+    if _text(footer.tree, at.SCHEMA) != _text(first.tree, at.SCHEMA):
         expected, found = _first_difference(first, footer)
         yield "another Parquet schema", f"{expected}, {to}", found
-    if any(_text(footer.tree, n) != _text(first.tree, n) for n in (pf.VERSION, pf.CREATED_BY, pf.COLUMN_ORDERS)):
+    if any(_text(footer.tree, n) != _text(first.tree, n) for n in (at.VERSION, at.CREATED_BY, at.COLUMN_ORDERS)):
         yield "another writer", f"{_writer(first)}, {to}", _writer(footer)
 
 
@@ -342,7 +341,7 @@ def _text(tree: Struct, number: int) -> bytes:
     found = field_of(tree, number)
     if found is None:
         return b""
-    if number != pf.SCHEMA:
+    if number != at.SCHEMA:
         return write_struct([found])
     root, *others = found.value.items
     return write_struct([f for f in root if f.number == _CHILDREN]) + b"".join(map(write_struct, others))
@@ -351,11 +350,11 @@ def _text(tree: Struct, number: int) -> bytes:
 def _odd_chunks(footer: Footer) -> Iterator[_Found]:
     """Each column chunk fits its column, and has a valid description: pyarrow aborts the process otherwise."""
     columns = [
-        element for element in value_of(footer.tree, pf.SCHEMA).items[1:] if field_of(element, _CHILDREN) is None
+        element for element in value_of(footer.tree, at.SCHEMA).items[1:] if field_of(element, _CHILDREN) is None
     ]
     paths = [footer.metadata.schema.column(at).path for at in range(footer.metadata.num_columns)]
-    for number, group in enumerate(value_of(footer.tree, pf.ROW_GROUPS).items):
-        chunks = [value_of(chunk, pf.CHUNK_META) for chunk in value_of(group, pf.COLUMNS).items]
+    for number, group in enumerate(value_of(footer.tree, at.ROW_GROUPS).items):
+        chunks = [value_of(chunk, at.CHUNK_META) for chunk in value_of(group, at.COLUMNS).items]
         found = [b".".join(value_of(meta, _META_PATH).items).decode(errors="replace") for meta in chunks]
         odd = next((name for name, path in zip(found, paths, strict=False) if name != path), "")
         if not odd and len(found) == len(paths):
@@ -369,10 +368,10 @@ def _odd_chunks(footer: Footer) -> Iterator[_Found]:
 
 def _fits(meta: Struct, column: Struct) -> bool:
     kind = value_of(column, _TYPE)
-    stored = field_of(meta, pf.STATISTICS)
+    stored = field_of(meta, at.STATISTICS)
     width = value_of(column, _LENGTH) if kind == _FIXED else _WIDTHS.get(kind)
     bounds = [f.value for f in stored.value if f.number in _BOUNDS] if stored is not None else []
-    known = value_of(meta, _TYPE) == kind and value_of(meta, pf.CODEC) in _CODECS
+    known = value_of(meta, _TYPE) == kind and value_of(meta, at.CODEC) in _CODECS
     known = known and _ENCODINGS.issuperset(value_of(meta, _USED_ENCODINGS).items)
     return known and (width is None or all(len(one) == width for one in bounds))
 
@@ -382,11 +381,11 @@ def _outside(footer: Footer) -> Iterator[_Found]:
     metadata = footer.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     spans = [chunk_span(group.column(at)) for group in groups if group.num_rows for at in range(group.num_columns)]
-    odd = [(start, size) for start, size in spans if start < len(pf.MAGIC) or size < 1 or start + size > footer.end]
+    odd = [(start, size) for start, size in spans if start < len(at.MAGIC) or size < 1 or start + size > footer.end]
     total = sum(size for _, size in spans)
     if odd or total > footer.end:
         found = f"{odd[0][1]} bytes at {odd[0][0]}" if odd else f"{total} bytes in all"
-        yield "pages outside of their file", f"pages from {len(pf.MAGIC)} to {footer.end}", found
+        yield "pages outside of their file", f"pages from {len(at.MAGIC)} to {footer.end}", found
 
 
 def _small(footer: Footer, least_bytes: int) -> Iterator[_Found]:

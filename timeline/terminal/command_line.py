@@ -201,14 +201,6 @@ def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
     formatter.write(help_of(command).shown(ctx.command_path, _width()))
 
 
-def pages_of(app: typer.Typer) -> dict[str, HelpPage]:
-    """The help of each command and subcommand of an app; all are loaded."""
-    commands = typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
-    named = [(name, one) for name, one in commands]
-    inner = [(f"{name} {n}", one) for name, group in named for n, one in getattr(group, "commands", {}).items()]
-    return {name: help_of(one) for name, one in (*named, *inner)}
-
-
 def _width() -> int:
     return shutil.get_terminal_size().columns
 

@@ -166,7 +166,6 @@ def _version(text: str) -> int:
 
 _VERSION_WORDS = {"SIX": 6, "EIGHT": 8, "NINE": 9}
 
-
 _KNOWN: Known = {
     "hoodie.table.name": ("name", str),
     "hoodie.datasource.write.table.name": ("name", str),

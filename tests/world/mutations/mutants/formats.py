@@ -425,7 +425,7 @@ METADATA: tuple[Mutant, ...] = (
     ("compactor_daemon/metadata_services/serve", "if beats[i] is None or not is_live(beats[i], now_ms())", "", "unknown"),
     ("compactor_daemon/metadata_services/serve", "    refuse_half_upgraded(table)\n", "", "unknown"),
     ("compactor_daemon/metadata_services/serve", "active | {i.requested_time for i in table.with_archive(data).archived}", "active", "unknown"),
-    ("compactor_daemon/metadata_services/serve", "if any(map(_fills, pending)) and not died(table):", "if False:", "unknown"),
+    ("compactor_daemon/metadata_services/serve", "if filling and not died(table):", "if False:", "unknown"),
     ("compactor_daemon/metadata_services/serve", "pending(\"deltacommit\") if len(i.requested_time) == _DIGITS]", "pending(\"deltacommit\")]", "unknown"),
     ("compactor_daemon/metadata_services/build", "others = others_at_work(held)", "others = ()", "metadata_services/build"),
     ("compactor_daemon/metadata_services/build", "        self._catch_up(held)\n", "", "metadata_services/build"),
