@@ -15,6 +15,7 @@ from phantombase.timeline.filter.tree import Filter, parse_filter
 from .compactor_daemon.jvm_archive import require_pyspark
 from .timeline.errors import UsageError
 from .timeline.filter.possible import matching
+from .timeline.format.table_config import load_table_config
 from .timeline.locks.pause import refuse_paused
 from .timeline.locks.table_lock import ProcessLock, TableLock, check_writers_known, table_lock
 from .timeline.option import path_text, spelled
@@ -33,8 +34,11 @@ Given: TypeAlias = Mapping[str, str] | None
 
 
 def opened(table: AnyTable, storage_options: Given, *, reading: bool = False) -> Table:
-    """The table of a call. Errors as in `Table.open`."""
-    return table if isinstance(table, Table) else Table.open(path_text(table), storage_options, reading=reading)
+    """The table of a call. Errors as in `Table.open`: a table that is open may have been removed since."""
+    if isinstance(table, Table):
+        load_table_config(table.storage)
+        return table
+    return Table.open(path_text(table), storage_options, reading=reading)
 
 
 def locked(

@@ -65,7 +65,7 @@ from .compactor_daemon.services.options import (
 )
 from .compactor_daemon.status.check import CheckMeans, TableCheck, check_table, full_status
 from .compactor_daemon.status.pending import StatusOptions
-from .compactor_daemon.status.status import TableStatus, table_status
+from .compactor_daemon.status.status import TableStatus
 from .compactor_daemon.undo import replan as replanning
 from .compactor_daemon.undo import savepoint as kept
 from .compactor_daemon.undo import unschedule as unscheduling
@@ -459,8 +459,7 @@ def status(
     `brief`: without what needs the files."""
     found, chosen = opened(table, storage_options), options or StatusOptions()
     means = CheckMeans(trigger=trigger or TriggerOptions(), clock=found.clock, status=chosen, brief=brief)
-    seen = full_status(found, means)
-    return seen if isinstance(seen, TableStatus) else table_status(found.snapshot(), None, chosen)
+    return full_status(found, means)
 
 
 @spelled

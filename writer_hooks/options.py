@@ -222,6 +222,11 @@ class WriteOptions:
         "columns of the table that the rows lack become null; otherwise such rows are refused, as by Hudi "
         "(hoodie.write.set.null.for.missing.columns)",
     )
+    allow_other_files: bool = option(
+        False,
+        "a new table is made also in a folder that has files (phantombase.write.allow.other.files); by default that is "
+        "refused, but for hidden ones, whose names begin with . or _",
+    )
     log_format: LogFormat | None = option(
         None,
         "of log blocks (hoodie.logfile.data.block.format), parquet by default; where text orders rows it is always "

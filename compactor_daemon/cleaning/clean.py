@@ -20,6 +20,7 @@ from dataclasses import replace
 from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata, encode_clean_plan
+from phantombase.timeline.format.file_name import PARTITION_METADATA
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.locks.table_lock import TableLock
@@ -45,7 +46,7 @@ from .plan import CleanResult, Finished, choice_of, is_needed, load_whole, refus
 _log = get_logger()
 _ROLLED_BACK = {Guard.ROLLBACK: "a plan that is only requested is removed then; another one has removed files already"}
 _REMOVED = dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "the files are removed, which only remains to be recorded")
-_PARTITION_FILES = (".hoodie_partition_metadata", "..hoodie_partition_metadata.crc")
+_PARTITION_FILES = (PARTITION_METADATA, f".{PARTITION_METADATA}.crc")
 
 
 def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from phantombase.timeline.codec.avro_container import MAGIC, any_record
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
-from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.file_name import PARTITION_METADATA, BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import SERVICES, State, is_time
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks
@@ -40,7 +40,7 @@ from .orphan_choice import Item, OrphanFacts, OrphanKind, why_blocks, why_by_tim
 _MARKERS = f"{HOODIE}/.temp"
 _PLANNED = frozenset((*SERVICES, "replacecommit", "clean", "rollback", "restore", "indexing"))
 """Actions whose requested file has a plan: an empty one is torn."""
-_OURS = (".hoodie_partition_metadata", "..hoodie_partition_metadata")
+_OURS = (PARTITION_METADATA, f".{PARTITION_METADATA}")
 _TOKEN = re.compile(r"\d+-\d+-\d+")
 _OF_ROWS = re.compile(r"\d+-[0-9a-f.-]+")
 _TIMED = re.compile(r"\d+")

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.resources import files
 from io import BytesIO
@@ -244,8 +244,11 @@ def _whole(folder: Path | None) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for one in [new[-1]] if new else list(folder.iterdir()) if folder is not None and was_empty else []:
+        for one in [new[0]] if new else list(folder.iterdir()) if folder is not None and was_empty else []:
             shutil.rmtree(one, ignore_errors=True)
+        with suppress(OSError):  # another process has begun to use it
+            for one in new[1:]:
+                one.rmdir()
         raise
 
 

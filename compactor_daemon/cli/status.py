@@ -42,7 +42,7 @@ from ..attempt.failures import RetryOptions
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from ..options import AttemptOptions
-from ..status.check import CheckMeans, TableCheck, full_status
+from ..status.check import CheckMeans, TableCheck, examine, full_status
 from ..status.pending import Claimed, StatusOptions
 from ..status.status import TableStatus, claim_rows, table_status, work_rows
 from . import render_status as status_render
@@ -233,9 +233,10 @@ def status(
     opened = Table.open(table, storage, reading=True)
 
     def one() -> Row:
-        found = full_status(opened, means)
-        row: Row = as_json(found)
-        return row if isinstance(found, TableStatus) else {"table": opened.storage.base_path, **row}
+        if opened.config.has_logs:
+            row: Row = as_json(full_status(opened, means))
+            return row
+        return {"table": opened.storage.base_path, **as_json(examine(opened, CHECK, means, slo).verdict)}
 
     return _watched(one, status_render.status, watch)
 

@@ -168,12 +168,13 @@ def examine(
         return from_one_snapshot(partial(once, last=True))
 
 
-def full_status(table: Table, means: CheckMeans) -> TableStatus | TableVerdict:
-    """The status of a table with its verdict and, unless it is `brief`, its outlook. Of a table that has none, such as
-    one without log files, the verdict alone. Errors as in `examine`."""
+def full_status(table: Table, means: CheckMeans) -> TableStatus:
+    """The status of a table with its verdict and, unless it is `brief`, its outlook. UnsupportedError: a table without
+    log files has none. Errors as in `examine`."""
+    table.config.check_changeable()
     seen = examine(table, _OPTIONS, means, means.status.slo_s)
-    if seen.status is None or seen.seen is None:
-        return seen.verdict
+    assert seen.status is not None
+    assert seen.seen is not None
     cleans = seen.policies.over(CleanOptions())
     ahead = None if means.brief else outlook(seen.seen, seen.state, means.trigger, cleans, seen.status.pending)
     return replace(seen.status, verdict=seen.verdict, outlook=ahead)

@@ -25,6 +25,8 @@ from phantombase import (
     ExecuteOptions,
     Limit,
     LocalRunner,
+    NotATableError,
+    PartitionTtlOptions,
     PhantombaseError,
     PinOptions,
     RunningSpark,
@@ -40,10 +42,13 @@ from phantombase import (
     read,
     schedule,
     spark_read,
+    status,
     writer,
 )
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.dashboard.compactions import plan_facts
+from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.table.in_progress import exclusive
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import run
 from tests.support.compaction_steps import AS_A_USER, as_a_user
@@ -113,6 +118,9 @@ def test_a_copy_on_write_table(command: str, fails: Fails, tmp_path: Path) -> No
     given = {"compact": ("--schedule", "--sole-writer"), "schedule": ("--sole-writer",), "run": ("--once",)}[command]
     assert "COPY_ON_WRITE" in (line := fails(command, path, *given))
     assert str(path) in line
+    for at in (path, Table.open(path, reading=True)):
+        with pytest.raises(UnsupportedError, match="COPY_ON_WRITE"):
+            status(at)
     assert traces(path) == before
 
 
@@ -366,6 +374,30 @@ def test_a_table_that_went_away(tmp_path: Path) -> None:
     for use in (*uses, lambda _: list(batches)):
         with pytest.raises(PhantombaseError, match=str(tmp_path / "t")):
             use(rows)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_call_makes_the_folder_of_a_table_again_that_went_away(table: Path, tmp_path: Path) -> None:
+    """Neither given the table nor its path; nor does a section of a daemon, which has had it open for long."""
+    calls = [one for name in phantombase.__all__ if isfunction(one := getattr(phantombase, name))]
+    of_tables = [one for one in calls if {"table", "tables"} & signature(one).parameters.keys()]
+    gone = Table.open(shutil.copytree(table, tmp_path / "gone"))
+    shutil.rmtree(tmp_path / "gone")
+    for call in of_tables:
+        form = signature(call).parameters
+        needed = {
+            name: value for name, value in _GIVEN.items() if name in form and form[name].default is Parameter.empty
+        }
+        if call is phantombase.partition_ttl:
+            needed["options"] = PartitionTtlOptions(days_retain=1)
+        given = needed | ({"sole_writer": True} if "sole_writer" in form else {})
+        for at in (gone, tmp_path / "gone"):
+            if call is not phantombase.check and not (at is gone and "AnyTable" not in str(next(iter(form.values())))):
+                with pytest.raises(NotATableError, match=str(tmp_path)):
+                    call(at, **given)
+    with pytest.raises(NotATableError), exclusive(gone, table_lock(gone.storage, None), "test it"):
+        pass
+    assert len(of_tables) > 25
     assert not list(tmp_path.iterdir())
 
 

@@ -20,9 +20,12 @@ import javaproperties
 
 from ..errors import MalformedError
 
+PARTITION_METADATA = ".hoodie_partition_metadata"
+"""A file of each partition; Hudi lists only folders that have it."""
+
 
 def partition_metadata(instant: str, depth: int) -> bytes:
-    """The content of a partition's `.hoodie_partition_metadata`; Hudi lists only folders that have this file.
+    """The content of a partition's `PARTITION_METADATA`.
     `instant`: the commit that makes the partition; `depth`: levels of its path, 0 for the table itself. The file is
     written once, before the first data file. It contains no time: equal arguments give equal bytes."""
     values = {"commitTime": instant, "partitionDepth": str(depth)}

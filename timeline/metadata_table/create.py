@@ -22,7 +22,7 @@ from ..errors import LockError, MissingFileError
 from ..event_log import get_logger
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.commit_metadata import encode as encode_commit
-from ..format.file_name import BaseFileName, LogFileName, partition_metadata
+from ..format.file_name import PARTITION_METADATA, BaseFileName, LogFileName, partition_metadata
 from ..format.instant import Instant, State
 from ..format.log_encode import group_block, hfile_block
 from ..format.merge_settings import EVENT_TIME_STRATEGY
@@ -171,7 +171,7 @@ def make_file_groups(
     below.put_if_absent(_path(of_metadata, begun.at(State.INFLIGHT)), b"")
     stats = dict[str, tuple[WriteStat, ...]]()
     for partition, ids in file_ids.items():
-        below.put_if_absent(f"{partition}/.hoodie_partition_metadata", partition_metadata(time, 1))
+        below.put_if_absent(f"{partition}/{PARTITION_METADATA}", partition_metadata(time, 1))
         content = _first_block(config, time) if partition == FILES else group_block(time)
         empty = [one for one in ids if (partition, one) not in bases]
         logs = [LogFileName(file_id=file_id, instant=time, version=1, token="0-0-0") for file_id in empty]

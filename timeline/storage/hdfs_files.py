@@ -18,6 +18,7 @@ import errno
 import io
 import json
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -195,9 +196,15 @@ def translated(path: str) -> Iterator[None]:
         raise StorageError("storage failed", path=path, found=shown(error)) from error
 
 
+_IN_RUST = re.compile(r'[\w ]+\("?([^()"]+)"?\)')
+"""How Rust prints an error for developers: `url parse(InvalidPort)`, `InvalidArgument("No NameNode hosts found")`."""
+
+
 def shown(error: Exception) -> str:
     """An error in one line, without the server's stack."""
     text = str(error).replace("\\n\\tat", "\n\tat").partition("\n\tat")[0]
+    if (inner := _IN_RUST.fullmatch(text)) is not None:
+        text = inner[1] if " " in inner[1] else fault_of(inner[1])
     return without_classes(" ".join(text.split()))[:500] or fault_of(error)
 
 

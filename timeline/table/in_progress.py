@@ -42,11 +42,11 @@ from ..format.rollback_plan import (
     decode_rollback_plan,
     rolled_back_instants,
 )
-from ..format.table_config import PROPERTIES
+from ..format.table_config import PROPERTIES, load_table_config
 from ..instants.instant_files import Torn
 from ..instants.reserved_times import has_tombstone, reserved_path
 from ..instants.timeline import Timeline
-from ..locks.table_lock import TableLock, is_holdable_first, refuse_other_lock
+from ..locks.table_lock import StorageLock, TableLock, is_holdable_first, refuse_other_lock
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE
 from ..storage.snapshot import GuardedStorage, check_guard, unguarded
@@ -317,6 +317,8 @@ def exclusive(
     `Table.snapshot`. LockError: the lock did not become free, is not the table's any more, or was lost before a change.
     ConflictError, TableChangedError: refused by a guard; nothing was changed. After the block nothing can be changed
     through the snapshot (LockError)."""
+    if isinstance(lock, StorageLock) and lock.storage.is_file_system and lock.storage.find(HOODIE) is None:
+        load_table_config(lock.storage)  # raises the error: a lock in a folder that was removed would make it again
     with lock.hold(purpose) as section:
         is_open = True
         asked = replace(section, is_held=lambda: is_open and section.is_held())

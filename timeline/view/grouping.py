@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from ..format.file_name import BaseFileName, LogFileName, parse_data_file
+from ..format.file_name import PARTITION_METADATA, BaseFileName, LogFileName, parse_data_file
 from ..format.layout import Slicing
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..storage.contract import Entry
@@ -128,7 +128,7 @@ def _newest_files(view: TableView) -> dict[str, BaseFileName | LogFileName]:
 
 
 def _looks_like_data(name: str) -> bool:
-    if name.endswith(".crc") or name.startswith((".hoodie_partition_metadata", "_")):
+    if name.endswith(".crc") or name.startswith((PARTITION_METADATA, "_")):
         return False
     return ".log." in name if name.startswith(".") else name.endswith((".parquet", ".hfile"))
 

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias, TypedDict
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError
 from ..format.compaction_plan import CompactionPlan
-from ..format.file_name import parse_data_file
+from ..format.file_name import PARTITION_METADATA, parse_data_file
 from ..format.instant import Instant
 from ..format.layout import Slicing
 from ..format.table_config import TableConfig, load_table_config
@@ -28,7 +28,6 @@ from .grouping import file_groups, may_share_time, strays
 from .view import FileGroup, TableView, ViewFacts, base_instants, log_instants
 from .witness import Flaw, lost_completion
 
-_PARTITION_MARK = ".hoodie_partition_metadata"
 _LISTED = "files"
 
 
@@ -36,7 +35,7 @@ def is_partition(entries: Collection[Entry], config: TableConfig) -> bool:
     """Whether a folder with these entries is a partition. A partition has a partition metadata file. If this file is
     lost, Hudi still reads the rows of a table whose metadata table lists its files. In such tables a folder with data
     files and without subfolders is also a partition; the metadata table is not read for this."""
-    if any(e.name.startswith(_PARTITION_MARK) and not e.is_folder for e in entries):
+    if any(e.name.startswith(PARTITION_METADATA) and not e.is_folder for e in entries):
         return True
     if _LISTED not in config.built_metadata_partitions or any(e.is_folder for e in entries):
         return False

@@ -36,7 +36,13 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import WriteStat
-from phantombase.timeline.format.file_name import WRITER, LogFileName, parse_data_file, partition_metadata
+from phantombase.timeline.format.file_name import (
+    PARTITION_METADATA,
+    WRITER,
+    LogFileName,
+    parse_data_file,
+    partition_metadata,
+)
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.record_key import looks_like_bucket
@@ -58,6 +64,7 @@ from ..engine.engine import RowCounts
 from ..files.stager import FileKind, StagedFile, without_base
 from ..index.bucket_step import newest_file_ids, nonblocking_bucket
 from ..options import Operation, Write
+from ..schema.key_generator import refuse_long_partitions
 from ..schema.new_table import NewTable, create_table
 from .transaction import Transaction
 
@@ -126,7 +133,6 @@ def matching(patterns: Iterable[str], partitions: Iterable[str]) -> set[str]:
     return {partition for partition in partitions if wanted.fullmatch(partition)}
 
 
-PARTITION_METADATA = ".hoodie_partition_metadata"
 _THREADS = 8
 
 
@@ -152,7 +158,7 @@ def refuse_first_partitions(storage: Storage, counts: RowCounts, *, listed: bool
     file, or one that is too long (`refuse_long_partitions`). UnsupportedError: `listed` in a metadata table, Hudi would
     not find it."""
     partitions = {partition for partition, _ in counts}
-    refuse_long_partitions(storage, counts)
+    refuse_long_partitions(storage, partitions)
     if listed:
         refuse_unordered(partitions, storage.base_path)
     files = {entry.name for entry in listed_if_there(storage, "") or () if not entry.is_folder}
@@ -164,28 +170,6 @@ def refuse_first_partitions(storage: Storage, counts: RowCounts, *, listed: bool
                 "a file is where the folder of a partition would be",
                 path=f"{storage.base_path}/{first}",
                 todo="Remove it, or choose another path for the table.",
-            )
-
-
-_NAME_BYTES, _PATH_BYTES, _KEY_BYTES = 255, 4096, 1024
-"""The longest name of a folder and path of a file system (Linux, HDFS), and the longest key of an object store."""
-_BELOW = 200
-"""Bytes that a marker's path has besides those of its table and partition: the longest name below a partition."""
-
-
-def refuse_long_partitions(storage: Storage, counts: RowCounts) -> None:
-    """UsageError: a partition for which the storage can make no folder, or no file in it."""
-    name_max, path_max = (_NAME_BYTES, _PATH_BYTES) if storage.is_file_system else (_KEY_BYTES, _KEY_BYTES)
-    left = path_max - _BELOW - len(storage.base_path.encode())
-    for partition in sorted({partition for partition, _ in counts}):
-        longest = max(len(part.encode()) for part in partition.split("/"))
-        if longest > name_max or len(partition.encode()) > left:
-            raise UsageError(
-                "a partition value is too long for a folder of this storage",
-                path=storage.base_path,
-                expected=f"{name_max} bytes at most between two slashes, {left} in all",
-                found=f"{longest} of {len(partition.encode())} bytes: {partition[:60]}...",
-                todo="Shorten the values, or partition by another column.",
             )
 
 
@@ -363,6 +347,16 @@ def first_table(storage: Storage, lock: TableLock, opened: Callable[[str], Stora
     except (Exception, KeyboardInterrupt):
         table.remove()
         raise
+
+
+@contextmanager
+def still_there() -> Iterator[None]:
+    """ConflictError, if the table of a write vanishes."""
+    try:
+        yield
+    except NotATableError as error:
+        todo = "Write again: another process's first write had made it, and removed it when it failed."
+        raise ConflictError("there is no table any more", path=error.path, found=error.found, todo=todo) from error
 
 
 def undo_only_write(lock: TableLock, partitions: Iterable[str], table: Table, pending: Instant) -> bool:

@@ -18,6 +18,7 @@ from datetime import timedelta
 
 from phantombase.compactor_daemon.options import PartitionTtl, PartitionTtlOptions
 from phantombase.timeline.errors import MissingFileError, UsageError
+from phantombase.timeline.format.file_name import PARTITION_METADATA
 from phantombase.timeline.format.instant import parse_time
 from phantombase.timeline.locks.table_lock import check_writers_known, table_lock
 from phantombase.timeline.option import path_text, spelled
@@ -28,7 +29,6 @@ from phantombase.timeline.table.in_progress import clustered_file_groups
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.view.view import FileGroup, TableView, latest_slice
 
-from ..commit.place_files import PARTITION_METADATA
 from ..engine.engine import LocalEngine
 from ..options import Operation, Write, WriteOptions
 from ..schema.table_schema import columns_of

@@ -17,7 +17,7 @@ as `2024-01-02 03:04:05.123`, in 0.15 and in 1.2, and so does every write with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -29,6 +29,7 @@ from phantombase.timeline.codec.row_hash import row_hashes
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.record_key import has_text, labelled_keys, value_text
 from phantombase.timeline.format.table_config import TableConfig
+from phantombase.timeline.storage.contract import Storage
 
 from .partition_times import PartitionTimes
 
@@ -309,6 +310,28 @@ def _typed(config: TableConfig, writer: Mapping[str, str]) -> list[str]:
     ):
         raise UsageError(f"{PARTITION_TYPES} contradicts the table", expected=",".join(stored), found=",".join(given))
     return given
+
+
+_NAME_BYTES, _PATH_BYTES, _KEY_BYTES = 255, 4096, 1024
+"""The longest name of a folder and path of a file system (Linux, HDFS), and the longest key of an object store."""
+_BELOW = 200
+"""Bytes that a marker's path has besides those of its table and partition: the longest name below a partition."""
+
+
+def refuse_long_partitions(storage: Storage, partitions: Collection[str]) -> None:
+    """UsageError: a partition for which the storage can make no folder, or no file in it."""
+    name_max, path_max = (_NAME_BYTES, _PATH_BYTES) if storage.is_file_system else (_KEY_BYTES, _KEY_BYTES)
+    left = path_max - _BELOW - len(storage.base_path.encode())
+    for partition in sorted(partitions):
+        longest = max(len(part.encode()) for part in partition.split("/"))
+        if longest > name_max or len(partition.encode()) > left:
+            raise UsageError(
+                "a partition value is too long for a folder of this storage",
+                path=storage.base_path,
+                expected=f"{name_max} bytes at most between two slashes, {left} in all",
+                found=f"{longest} of {len(partition.encode())} bytes: {partition[:60]}...",
+                todo="Shorten the values, or partition by another column.",
+            )
 
 
 def _refusal(what: str, expected: str, found: str) -> UnsupportedError:

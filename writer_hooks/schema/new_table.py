@@ -5,12 +5,13 @@ it makes the folder a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from phantombase.timeline.errors import ConflictError, MalformedError, NotATableError, StorageError, UsageError
+from phantombase.timeline.errors import MalformedError, NotATableError, StorageError, UsageError
+from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES, MERGE_STRATEGIES, NEW_PAYLOADS
 from phantombase.timeline.format.table_config import (
@@ -30,7 +31,7 @@ from phantombase.timeline.format.table_config import (
 from phantombase.timeline.metadata_table.create import make_metadata_table
 from phantombase.timeline.option import check_kinds
 from phantombase.timeline.storage.contract import Storage, listed_if_there
-from phantombase.timeline.storage.folders import HOODIE
+from phantombase.timeline.storage.folders import HOODIE, join
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view_loader import subfolders
 
@@ -276,10 +277,11 @@ def create_table(storage: Storage, spec: NewTable) -> Table:
     return Table.on(storage)
 
 
-def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
-    """UsageError: a new table would be inside another one or above others, or in a table of another format. `opened`:
-    gives the storage at a URL. A folder above that cannot be listed counts as none: access to an object store may be
-    for the folder of the table alone. Below it, as many levels are listed as when tables are searched."""
+def refuse_place(storage: Storage, opened: Callable[[str], Storage], *, allow_other_files: bool = False) -> None:
+    """UsageError: a new table would be inside another one or above others, in a table of another format, or among
+    other files, if these are not allowed. `opened`: gives the storage at a URL. A folder above that cannot be listed
+    counts as none: access to an object store may be for the folder of the table alone. Below it, as many levels are
+    listed as when tables are searched. Data files of Hudi are never allowed: they would be read as the new table's."""
     above = storage.base_path.rstrip("/")
     while (parent := above.rpartition("/")[0]) and not parent.endswith(":/"):
         try:
@@ -288,7 +290,7 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
         except StorageError:
             break
         above = parent
-    level = [""]
+    level, data, others = [""], list[str](), list[str]()
     for depth in range(_LEVELS + 1):
         below: list[str] = []
         for folder in level:
@@ -300,9 +302,31 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
                 raise _no_place(storage, f"an Iceberg table at {folder.rpartition('/')[0] or 'this path'}")
             if folder and HOODIE in names and not has_only_records(storage, folder):
                 raise _no_place(storage, f"the table {folder} below it")
+            files = [join(folder, entry.name) for entry in entries if not entry.is_folder]
+            data = [*data, *(f for f in files if parse_data_file(f.rpartition("/")[2]) is not None)][:_SHOWN]
+            others = [*others, *(f for f in files if not _is_hidden(f))][:_SHOWN]
             if depth < _LEVELS:
                 below += subfolders(folder, entries)
         level = below[:_FOLDERS_MAX]
+    if (files := data or others) and _are_of_no_write(storage, files):
+        if data:
+            raise _no_place(storage, f"files of a Hudi table that has lost its {HOODIE}: {', '.join(data)}")
+        if not allow_other_files:
+            raise _no_place(storage, f"files of others: {', '.join(others)}", *_AMONG_FILES)
+
+
+def _is_hidden(path: str) -> bool:
+    """Whether a file is no data for Hadoop and Spark, as `_SUCCESS` and `.part-0.crc`; or the mark of a folder."""
+    return any(part.startswith((".", "_")) for part in path.split("/")) or path.endswith("_$folder$")
+
+
+def _are_of_no_write(storage: Storage, files: Sequence[str]) -> bool:
+    """Whether no first write of another process, since this one found no table, has made the files: it makes its table
+    before them, and removes them before the table."""
+    with suppress(NotATableError):
+        load_table_config(storage)
+        return False
+    return any(storage.find(path) is not None for path in files)
 
 
 def _kind_of(folder: Storage) -> str | None:
@@ -312,18 +336,21 @@ def _kind_of(folder: Storage) -> str | None:
     return other_format(folder)
 
 
-_LEVELS = 3
-_FOLDERS_MAX = 1000
+_LEVELS, _FOLDERS_MAX, _SHOWN = 3, 1000, 3
+_OWN_FOLDER = (
+    "a folder that is not in a table, and holds none",
+    "Check the path. A new table needs a folder of its own.",
+)
+_AMONG_FILES = (
+    "a folder without files, but for hidden ones",
+    "Check the path. To make the table among them: .option(allow_other_files=True), under Spark and in `conf` "
+    "phantombase.write.allow.other.files=true, in [write] of a configuration allow-other-files = true.",
+)
 
 
-def _no_place(storage: Storage, found: str) -> UsageError:
-    return UsageError(
-        "a table cannot be made here",
-        path=storage.base_path,
-        expected="a folder that is not in a table, and holds none",
-        found=found,
-        todo="Check the path. A new table needs a folder of its own.",
-    )
+def _no_place(storage: Storage, found: str, expected: str = _OWN_FOLDER[0], todo: str = _OWN_FOLDER[1]) -> UsageError:
+    what = "a table cannot be made here"
+    return UsageError(what, path=storage.base_path, expected=expected, found=found, todo=todo)
 
 
 def _refuse_remains(storage: Storage, config: TableConfig) -> None:
@@ -340,20 +367,6 @@ def _refuse_remains(storage: Storage, config: TableConfig) -> None:
                 found=", ".join(sorted(names)[:3]),
                 todo=f"A new table needs a folder of its own. {PROPERTIES_LOST}",
             )
-
-
-@contextmanager
-def still_there() -> Iterator[None]:
-    """ConflictError, if the table of a write vanishes."""
-    try:
-        yield
-    except NotATableError as error:
-        raise ConflictError(
-            "there is no table any more",
-            path=error.path,
-            found=error.found,
-            todo="Write again: another process's first write had made it, and removed it when it failed.",
-        ) from error
 
 
 def made_with(config: TableConfig) -> dict[str, str]:

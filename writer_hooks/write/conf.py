@@ -151,6 +151,7 @@ _KNOWN: Known = {
     "hoodie.combine.before.upsert": ("combine_upserts", flag),
     "hoodie.combine.before.insert": ("combine_inserts", flag),
     "hoodie.write.set.null.for.missing.columns": ("null_for_missing", flag),
+    "phantombase.write.allow.other.files": ("allow_other_files", flag),
     METADATA: ("drop_metadata_table", lambda text: not flag(text)),
     "hoodie.metadata.compact.max.delta.commits": (
         "metadata",

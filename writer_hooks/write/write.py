@@ -43,7 +43,6 @@ from ..commit.conflict import WriteSet
 from ..commit.place_files import (
     Placed,
     place_all,
-    refuse_long_partitions,
     refuse_planned,
     refuse_unlisted,
     replaced_groups,
@@ -57,6 +56,7 @@ from ..index.bucket_step import check_recorded_buckets, recorded_buckets
 from ..index.global_keys import GlobalKeys, looks_everywhere
 from ..index.prepare_step import check_once
 from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation, Write, WriteOptions
+from ..schema.key_generator import refuse_long_partitions
 from ..schema.write_schema import refuse_inexact_changes, schema_after, virtual_refusal
 from .rows import needs_only_rows, prepare_rows, stage_rows, write_set
 
@@ -245,7 +245,7 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
         first = prepare_rows(now, schema, engine, what, here=here)
     with first.kept() as rows:
         counts = rows.row_counts()  # errors in the rows are raised here, before the write is visible
-        refuse_long_partitions(table.storage, counts)
+        refuse_long_partitions(table.storage, {partition for partition, _ in counts})
         refuse_unlisted(table, counts)
         if what.into is not None:
             check_once(rows)

@@ -38,7 +38,7 @@ from phantombase.timeline.storage.open_storage import full_path, open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 
-from ..commit.place_files import first_table, refuse_first_partitions
+from ..commit.place_files import first_table, refuse_first_partitions, still_there
 from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
 from ..engine.engine import Engine, LocalEngine, Pieces, StagedEngine, StagedRows
 from ..engine.spark import SparkEngine, default_slots
@@ -55,7 +55,7 @@ from ..options import (
     listed,
 )
 from ..schema.key_generator import PARTITION_TYPES
-from ..schema.new_table import NewTable, check_same_table, made_with, refuse_place, same_as, still_there
+from ..schema.new_table import NewTable, check_same_table, made_with, refuse_place, same_as
 from ..schema.table_schema import columns_of
 from ..schema.write_schema import checked_schema
 from .conf import METADATA, OPERATION, STREAM, check_description, parse_operation_conf, parse_write_conf
@@ -437,7 +437,8 @@ class Writer(Shown):
         config = spec.config()
         not_followed(config, self.hoodie)
         text = checked_schema(config, None, engine.schema, what)
-        refuse_place(storage, partial(open_storage, options=options))
+        opened, allowed = partial(open_storage, options=options), what.options.allow_other_files
+        refuse_place(storage, opened, allow_other_files=allowed)
         return spec, text
 
     def _check_same(self, table: Table) -> None:

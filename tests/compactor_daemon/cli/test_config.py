@@ -356,9 +356,16 @@ def test_the_demo_makes_a_table_where_it_is_told_to(tmp_path: Path) -> None:
     again = CliRunner().invoke(app, ["demo", "--keep", str(kept)])
     assert "the folder is not empty" in str(again.exception)
     assert sorted(kept.rglob("*")) == before
-    with mock.patch.object(compact_module, "run_compactions", side_effect=OSError("No space left")):
-        for folder in ("full", "above/full", "empty"):
+
+    def fails(*_: Any, **__: Any) -> None:
+        if (others := tmp_path / "others" / "more").is_dir():
+            (others / "file").write_text("x")
+        raise OSError("No space left")
+
+    with mock.patch.object(compact_module, "run_compactions", fails):
+        for folder in ("full", "above/full", "empty", "others/more/full"):
             (tmp_path / "empty").mkdir(exist_ok=True)
             CliRunner().invoke(app, ["demo", "--keep", str(tmp_path / folder)])
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "empty", tmp_path / "made"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["empty", "made", "others"]
     assert not list((tmp_path / "empty").iterdir())
+    assert [one.name for one in (tmp_path / "others").rglob("*")] == ["more", "file"]

@@ -198,6 +198,11 @@ def test_what_stays_of_a_first_write_that_fails(
     hooked: Callable[[Path, Hook], HookedStorage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of others beside the table; and the empty table under a lock that Hudi's writers hold, too."""
+
+    def first_write() -> None:
+        described = KINDS["metadata table"](writer(OURS)).key("id").ordering("ts")
+        described.option(allow_other_files=True).upsert(tmp_path / "t")
+
     (tmp_path / "t" / "x").mkdir(parents=True)
     (tmp_path / "t" / "x" / "notes").touch()
     before = sorted(tmp_path.rglob("*"))
@@ -206,8 +211,8 @@ def test_what_stays_of_a_first_write_that_fails(
         monkeypatch.setattr("phantombase.writer_hooks.commit.place_files.is_of_hudi", lambda _, is_it=shared: is_it)
         hooked(tmp_path / "t", full_disk(last, 0))
         with pytest.raises(StorageError):
-            upsert(tmp_path / "t", "metadata table")
+            first_write()
         assert (sorted(tmp_path.rglob("*")) == before) is not shared
     hooked(tmp_path / "t", lambda call: call.do())
-    upsert(tmp_path / "t", "metadata table")
+    first_write()
     assert ids(tmp_path / "t") == ["a", "b"]

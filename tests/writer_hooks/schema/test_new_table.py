@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import threading
 from collections.abc import Callable, Mapping
@@ -19,10 +20,11 @@ from phantombase.timeline.errors import LockError, MalformedError, PhantombaseEr
 from phantombase.timeline.format.file_name import partition_metadata
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.place_files import FirstTable
+from phantombase.writer_hooks.schema import new_table
 from phantombase.writer_hooks.schema.key_encoding import one_field_prefixed
 from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from phantombase.writer_hooks.schema.table_schema import new_schema
@@ -338,7 +340,7 @@ def test_no_table_is_made_in_or_above_another(there: str, path: str, found: str,
 def test_a_file_where_a_partition_would_be(tmp_path: Path) -> None:
     (tmp_path / "n").write_text("x")
     with pytest.raises(UsageError, match="a file is where the folder of a partition would be"):
-        described().partition("nested").upsert(tmp_path)
+        described().partition("nested").option(allow_other_files=True).upsert(tmp_path)
     assert list(tmp_path.rglob("*")) == [tmp_path / "n"]
 
 
@@ -348,13 +350,75 @@ def test_a_list_is_no_name_of_a_column(method: str) -> None:
         getattr(writer(ROWS), method)(["id"])
 
 
-def test_a_folder_with_other_files_may_become_a_table(tmp_path: Path) -> None:
-    (tmp_path / "t" / "notes").mkdir(parents=True)
-    (tmp_path / "t" / "README").write_text("x")
-    (tmp_path / "metadata").mkdir()
-    described().upsert(tmp_path / "t")
-    described().foreach_batch(tmp_path / "t")(described().source, 1)
-    assert len(read(tmp_path / "t").to_arrow()) == 2
+HIDDEN = ("_SUCCESS", ".part-0.crc", "zone=x_$folder$", "_temporary/0/part-0", ".git/config", "a/.x", "metadata/_x")
+OF_OTHERS = ("README", "notes/a.csv", "a/b/c/part-0.parquet")
+ALLOWED: tuple[Callable[[Writer], Writer], ...] = (
+    lambda to: to.option(allow_other_files=True),
+    lambda to: to.conf({"phantombase.write.allow.other.files": "true"}),
+)
+
+
+def put(path: Path, *names: str) -> None:
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text("x")
+
+
+def test_a_table_is_made_among_other_files_if_they_are_allowed(tmp_path: Path) -> None:
+    """Hidden ones, and empty folders, are no data for Spark either."""
+    put(tmp_path / "hidden", *HIDDEN)
+    (tmp_path / "hidden" / "empty").mkdir()
+    described().upsert(tmp_path / "hidden")
+    for number, name in enumerate(OF_OTHERS):
+        path = tmp_path / str(number)
+        put(path, name)
+        for write in (described().upsert, lambda to: described().foreach_batch(to)(ROWS, 1)):
+            with pytest.raises(
+                UsageError, match=f"files of others: {name}.*allow_other_files=True.*allow.other.files=true"
+            ):
+                write(path)
+            assert [one for one in path.rglob("*") if one.is_file()] == [path / name]
+    for number, allowed in enumerate(ALLOWED):
+        allowed(described()).upsert(tmp_path / str(number))
+        described().upsert(tmp_path / str(number))
+        assert len(read(tmp_path / str(number)).to_arrow()) == 2
+
+
+def test_rows_of_a_lost_table_become_none_of_a_new_one(tmp_path: Path) -> None:
+    """Its base files, and log files, would be read as those of a write that is archived."""
+    for path, write in ((tmp_path / "bases", described().upsert), (tmp_path / "logs", described().buckets(1).upsert)):
+        write(path)
+        shutil.rmtree(path / ".hoodie")
+        before = files(path)
+        for again in (described(), *(allowed(described()) for allowed in ALLOWED)):
+            with pytest.raises(UsageError, match=f"{path}; .*of a Hudi table that has lost its .hoodie"):
+                again.upsert(path)
+        assert files(path) == before
+
+
+def test_files_of_a_first_write_at_the_same_time_are_no_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins, or fails and removes them, between two looks at the folder."""
+    path = tmp_path / "t"
+
+    def other_write(*given: Any) -> Any:
+        monkeypatch.undo()
+        writer(ROWS.slice(1)).table("t").key("id").upsert(path)
+        return listed_if_there(*given)
+
+    def that_fails(*given: Any) -> Any:
+        monkeypatch.undo()
+        put(path, "f")
+        found = listed_if_there(*given)
+        (path / "f").unlink()
+        return found
+
+    for other in (that_fails, other_write):
+        monkeypatch.setattr(new_table, "listed_if_there", other)
+        described().upsert(path)
+        assert sorted(read(path).to_arrow()["id"].to_pylist()) == ["a", "b"]
+        shutil.rmtree(path)
 
 
 @pytest.mark.parametrize("version", [6, 9])
