@@ -82,11 +82,16 @@ class PhantombaseError(Exception):
 
     def place(self, base: str) -> None:
         """Names the table in this error, if it names no place yet: the table, or its path within the table."""
-        of_files = isinstance(self, MalformedError | MissingFileError | ConflictError | UnsupportedError)
-        elsewhere = ("/", "~", "./", "../", base)
-        if self.path is None or (of_files and ":" not in self.path and not self.path.startswith(elsewhere)):
-            self.path = base if self.path is None else f"{base}/{self.path}"
-            self.args = (self._line(),)
+        of_files = isinstance(self, _OF_FILES) and ":" not in (self.path or "")
+        if self.path is None:
+            self.path = base
+        elif self.path.startswith(_IN_TABLE):
+            self.path = f"{base}/{self.path.removeprefix(_IN_TABLE)}"
+        elif self.path.startswith(".hoodie") or (of_files and not self.path.startswith(("/", "~", "./", "../", base))):
+            self.path = f"{base}/{self.path}"
+        else:
+            return
+        self.args = (self._line(),)
 
     def at(self, path: str | None) -> Self:
         return self._again(self.what, path)
@@ -106,6 +111,14 @@ class PhantombaseError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         """Keeps the keyword-only details through pickling: errors travel from Spark tasks to the driver."""
         return partial(type(self), self.what, **self._parts()), ()
+
+
+_IN_TABLE = "TABLE/"
+
+
+def in_table(path: str) -> str:
+    """A path within a table for an error whose other paths may be elsewhere; `place` says of which table."""
+    return f"{_IN_TABLE}{path}"
 
 
 _PART_CHARACTERS_MAX = 800
@@ -298,3 +311,15 @@ class ZooKeeperError(PhantombaseError):
     """ZooKeeper cannot be started or reached. The table is not affected: no safety rests on ZooKeeper."""
 
     way_out = "Check that its servers run and answer; the table is not affected."
+
+
+_OF_FILES = (
+    MalformedError,
+    MissingFileError,
+    ConflictError,
+    UnsupportedError,
+    UnknownStateError,
+    LedgerError,
+    StorageError,
+)
+"""Errors whose path, where it is a relative one, is within the table."""

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from phantombase.timeline.codec.parquet_read import read_parquet, readable
 from phantombase.timeline.codec.parquet_write import open_parquet_writer
-from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError, reason_of
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.instant_files import StateFiles
@@ -90,7 +90,7 @@ def read_manifest(storage: Storage, folder: str, number: int) -> tuple[HistoryFi
     try:
         return tuple(HistoryFile(name=str(e["fileName"]), size=int(e["fileLen"])) for e in json.loads(data)["files"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise MalformedError("unreadable history manifest", path=path, found=repr(error)) from error
+        raise MalformedError("unreadable history manifest", path=path, found=reason_of(error)) from error
 
 
 def newest_manifest(storage: Storage, folder: str) -> Manifest:

@@ -34,7 +34,7 @@ from phantombase.timeline.codec.conform import is_promotion
 from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.codec.parquet_read import open_parquet, readable
 from phantombase.timeline.codec.parquet_write import BLOOM_FILTER, CUT_AT, cut_bytes
-from phantombase.timeline.errors import MissingFileError, UsageError
+from phantombase.timeline.errors import MissingFileError, UsageError, in_table
 from phantombase.timeline.filter.possible import bound, may_match
 from phantombase.timeline.filter.tree import Filter, columns_of, parse_filter
 from phantombase.timeline.format.ledger import CLUSTERED
@@ -276,7 +276,7 @@ def _matches(node: Filter, partition: str, config: TableConfig, schema: pa.Schem
         if bounds(column).low is None:
             raise UsageError(
                 "the names of folders do not show the values of a column in the filter",
-                path=partition,
+                path=in_table(partition),
                 expected="columns of partitions, whose folders are named by their values",
                 found=column,
                 todo="Name the partitions: --partition, --partition-regex, or --partition-filter.",

@@ -29,6 +29,7 @@ from phantombase.timeline.errors import (
     LockLostPlanError,
     MalformedError,
     UsageError,
+    in_table,
 )
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
@@ -251,7 +252,7 @@ def refuse_upgraded_logs(table: Snapshot, undone: Collection[str], instant: str 
         newest = max(shared.values())
         raise UsageError(
             "log files of before the upgrade from version 6 hold rows of writes that would be undone",
-            path=min(shared),
+            path=in_table(min(shared)),
             instant=instant,
             expected=f"a state from {newest} on",
             found=f"{len(shared)} such log files",
@@ -325,7 +326,7 @@ def _why_torn(table: Table, done: Instant) -> MalformedError | None:
 def _unknown(path: str, instant: str, found: str) -> UsageError:
     return UsageError(
         "a compaction may have left out a file group that would be back",
-        path=path,
+        path=in_table(path),
         instant=instant,
         found=f"{found}; what was replaced before cannot be read",
         expected="a state before that compaction",
@@ -360,7 +361,7 @@ def refuse_left_out(table: Snapshot, undone: Collection[str], instant: str) -> N
 def _left_out(group: GroupKey, instant: str, compaction: str, replaced: str) -> UsageError:
     return UsageError(
         "a compaction left out a file group that would be back",
-        path=join(*group),
+        path=in_table(join(*group)),
         instant=instant,
         found=f"compaction {compaction} completed after {replaced} had replaced it",
         expected=f"a state before compaction {compaction}, or one behind {replaced}",

@@ -328,7 +328,7 @@ def _refuse_lost(table: Snapshot, undone: Sequence[tuple[str, str]], target: str
     except MissingFileError as error:
         raise UsageError(
             "the state at this instant cannot be restored whole: a base file that was made later is gone",
-            path=error.path,
+            path=error.below(table.storage.base_path).path,
             instant=target,
             found=f"{error.instant} completed after it, and its file was cleaned",
             todo="Restore to a later instant.",

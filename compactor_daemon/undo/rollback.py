@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.errors import UsageError, in_table
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import LOG_COMPACT
 from phantombase.timeline.format.instant import MERGES, Instant, State
@@ -343,7 +343,7 @@ def _refuse_lost_inputs(table: Table, done: Instant) -> int:
         if table.storage.find(path) is None:
             raise UsageError(
                 "a file that this clustering joined is gone",
-                path=path,
+                path=in_table(path),
                 instant=done.requested_time,
                 todo="The clustering must stay: its files have all rows.",
             )

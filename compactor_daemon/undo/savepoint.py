@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
+from phantombase.timeline.errors import ConflictError, MalformedError, UsageError, in_table
 from phantombase.timeline.format.clean import Savepoint, decode_savepoint, encode_savepoint
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant, State
@@ -175,7 +175,7 @@ def refuse_cleaned(table: Snapshot, target: str) -> None:
         if gone := [name for name, parsed in lost if parsed is None or parsed.instant <= target]:
             raise UsageError(
                 "a file of the savepoint is gone",
-                path=join(partition, gone[0]),
+                path=in_table(join(partition, gone[0])),
                 instant=target,
                 found=f"{len(gone)} of {len(names)} files of this partition are gone",
                 todo="Put the file back from a copy, or restore to another instant.",

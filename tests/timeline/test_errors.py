@@ -12,7 +12,15 @@ import pytest
 import typer
 
 from phantombase.timeline import errors
-from phantombase.timeline.errors import PhantombaseError, StorageError, UsageError, fault_of, reason_of, without_classes
+from phantombase.timeline.errors import (
+    PhantombaseError,
+    StorageError,
+    UsageError,
+    fault_of,
+    in_table,
+    reason_of,
+    without_classes,
+)
 from phantombase.timeline.terminal.boundary import run
 from tests.project.rooms import modules
 
@@ -45,6 +53,15 @@ def test_each_error_of_the_tree_has_a_table_a_reason_and_a_way_out(capsys: pytes
             assert line.endswith(f". {one.way_out}\n"), name
             assert one.way_out.endswith("."), name
             assert json.loads(told(error, capsys, "--json"))["todo"] == one.way_out
+        for path in (
+            ".hoodie/timeline/x",
+            in_table("p0/x"),
+        ):  # of code that knows no table: the call that has one adds it
+            below = one("the work failed", path=path)
+            below.place("/data/orders")
+            assert told(below, capsys).startswith(
+                f"error: the work failed; at /data/orders/{path.removeprefix('TABLE/')}"
+            )
         own = one("the work failed", todo="Do this.")
         assert told(own, capsys) == "error: the work failed. Do this.\n"
         again = pickle.loads(pickle.dumps(error))  # from a task of Spark
@@ -84,6 +101,7 @@ def test_each_place_that_raises_an_error_says_more_than_what_and_no_name_of_the_
             if any(word.strip(".,;:()`'") in inner for text in texts for word in text.split()):
                 named.add(where)
             is_named = any(isinstance(c, ast.Attribute) and c.attr == "__name__" for c in parts)
+            is_named |= any(ast.unparse(c) == "repr(error)" for c in parts if isinstance(c, ast.Call))
             if is_named and name.rpartition(".")[2] not in OF_THE_USER:
                 named.add(where)
     assert (alone, named) == (set(), set())

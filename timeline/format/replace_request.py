@@ -43,7 +43,7 @@ from ..codec.avro_container import (
     root_record,
     write_record,
 )
-from ..errors import MalformedError, UnsupportedError
+from ..errors import MalformedError, UnsupportedError, reason_of
 from ..gathered import gathered
 from ..storage.folders import RECORD_NAME, as_uri, inside_table, join
 from .commit_metadata import CLUSTER
@@ -189,7 +189,10 @@ def _made(extra: dict[str, str], where: str) -> list[tuple[str, str]]:
         return [(extra[_PARTITION], f"{node['fileIdPrefix']}-0") for node in nodes if node["tag"] != "DELETE"]
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedError(
-            "the plan of a bucket resize cannot be read", path=where, found=repr(error), todo="Let Hudi complete it."
+            "the plan of a bucket resize cannot be read",
+            path=where,
+            found=reason_of(error),
+            todo="Let Hudi complete it.",
         ) from error
 
 

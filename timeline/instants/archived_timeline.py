@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from ..codec.avro_container import STRING, decode_value, optional, parsed_schema, read_record, root_record
 from ..codec.parquet_read import read_parquet, readable
-from ..errors import MalformedError, MissingFileError, PhantombaseError, UnknownStateError
+from ..errors import MalformedError, MissingFileError, PhantombaseError, UnknownStateError, reason_of
 from ..format.clean import CleanPlan, clean_plan_of, decode_clean_plan
 from ..format.commit_metadata import CommitMetadata, from_record
 from ..format.commit_metadata import decode as decode_commit
@@ -134,7 +134,7 @@ def _current_files(storage: Storage, folder: str, names: list[str]) -> list[str]
     try:
         files = [entry["fileName"] for entry in json.loads(storage.read(path))["files"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise MalformedError("unreadable history manifest", path=path, found=repr(error)) from error
+        raise MalformedError("unreadable history manifest", path=path, found=reason_of(error)) from error
     if not all(isinstance(name, str) and "/" not in name for name in files):
         raise MalformedError("history manifest with entries that are not file names", path=path, found=repr(files))
     return files

@@ -109,7 +109,8 @@ def spilling(path: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         todo = "Give --spill-dir a directory on a disk with free space, or raise --memory-limit."
-        raise StorageError("cannot spill data to disk", path=path, found=str(error), todo=todo) from error
+        at = os.path.abspath(path)
+        raise StorageError("cannot spill data to disk", path=at, found=str(error), todo=todo) from error
 
 
 class SortedRun:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ..errors import MalformedError
+from ..errors import MalformedError, reason_of
 from ..format.compaction_plan import CompactionPlan
 from ..format.table_config import TableConfig
 from ..prefetch import AHEAD
@@ -178,5 +178,5 @@ def decode_waiting(text: str, instant: str) -> list[Waiting] | None:
         return None if found is None else [Waiting(folder=f, since=s or instant) for f, s in found]
     except (ValueError, TypeError, AttributeError) as error:
         raise MalformedError(
-            "unreadable notes in a compaction plan", path=NOTES, instant=instant, found=repr(error)
+            "unreadable notes in a compaction plan", path=NOTES, instant=instant, found=reason_of(error)
         ) from error

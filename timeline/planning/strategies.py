@@ -38,7 +38,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
-from ..errors import UsageError
+from ..errors import UsageError, in_table
 from ..option import check_least, option, whole_number
 from ..view.view import FileSlice
 from .limits import io_mb
@@ -254,7 +254,11 @@ def _day(partition: str) -> date:
         pass
     what = "a strategy that uses days needs partitions that are days"
     raise UsageError(
-        what, path=partition, expected="yyyy/MM/dd", found=repr(plain), todo="Use another strategy for this table."
+        what,
+        path=in_table(partition),
+        expected="yyyy/MM/dd",
+        found=repr(plain),
+        todo="Use another strategy for this table.",
     )
 
 

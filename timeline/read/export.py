@@ -422,4 +422,4 @@ def _written(output: Path) -> Iterator[None]:
     except OSError as error:
         found = os.strerror(error.errno) if error.errno else reason_of(error)
         todo = "Make room, or write where this user may: no part of the file is left."
-        raise StorageError("cannot write the output", path=str(output), found=found, todo=todo) from error
+        raise StorageError("cannot write the output", path=str(output.absolute()), found=found, todo=todo) from error

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, TypedDict
 
-from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError
+from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError, in_table
 from ..format.compaction_plan import CompactionPlan
 from ..format.file_name import PARTITION_METADATA, parse_data_file
 from ..format.instant import Instant
@@ -374,4 +374,4 @@ def _folder(partition: str | None) -> str:
 
 
 def _no_partition(partition: str) -> UsageError:
-    return UsageError("no such partition", path=partition, todo="`timeline slices TABLE` lists them.")
+    return UsageError("no such partition", path=in_table(partition), todo="`timeline slices TABLE` lists them.")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import flat
 from phantombase.timeline.codec.parquet_read import open_parquet, readable
-from phantombase.timeline.errors import MalformedError, MissingFileError, UnsupportedError, UsageError
+from phantombase.timeline.errors import MalformedError, MissingFileError, UnsupportedError, UsageError, in_table
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.record_key import (
     bucket_file_id,
@@ -72,7 +72,7 @@ class BucketStep:
             if bucket is None or bucket >= self.route.targets:
                 raise UsageError(
                     "not a table with this bucket index",
-                    path=f"{group.partition}/{group.file_id}",
+                    path=in_table(f"{group.partition}/{group.file_id}"),
                     expected=f"file ids that begin with 8 digits below {self.route.targets}, one per bucket",
                     found=group.file_id,
                     todo="Give the number of buckets with which the table was written, or none for a key index.",
@@ -110,7 +110,7 @@ class BucketStep:
             if len(wrong):
                 raise UsageError(
                     "this is not the table's bucket index: rows would be doubled",
-                    path=path,
+                    path=in_table(path),
                     expected=f"keys of bucket {bucket} of {self.route.targets}",
                     found=repr(keys[int(wrong[0])].as_py()),
                     todo="Give the number of buckets and the fields with which the table was written.",
@@ -185,7 +185,7 @@ def refuse_two_of_one_bucket(groups: Iterable[FileGroup]) -> None:
         if other is not group and looks_like_bucket(group.file_id):
             raise UsageError(
                 "two file groups of one bucket: a key may be in both",
-                path=f"{group.partition}/{group.file_id}",
+                path=in_table(f"{group.partition}/{group.file_id}"),
                 expected=f"one file group for bucket {bucket}",
                 found=f"{other.file_id} and {group.file_id}",
                 todo="Read the partition, keep one row for each key, and give these to insert_overwrite with the "

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import flat
 from phantombase.timeline.codec.row_hash import row_hashes
-from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
+from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError, in_table
 from phantombase.timeline.format.record_key import looks_like_bucket, plain_file_id
 from phantombase.timeline.merge.gaps import filled
 from phantombase.timeline.merge.log_fold import EntryKind, entries_of_rows, settle
@@ -395,6 +395,6 @@ def _refuse_buckets(partition: str, groups: list[FileGroup]) -> None:
         refuse_two_of_one_bucket(groups)
         raise UsageError(
             "this table has a bucket index",
-            path=f"{partition}/{groups[0].file_id}",
+            path=in_table(f"{partition}/{groups[0].file_id}"),
             todo="Give the number of buckets with which it was written.",
         )
