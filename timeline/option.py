@@ -58,7 +58,9 @@ def spelled(function: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             return function(*bound.args, **bound.kwargs)
         except PhantombaseError as error:
-            given = bound.arguments.get(place) if place is not None else None
+            given = (
+                bound.arguments.get(place) if place is not None else getattr(bound.arguments.get("self"), "table", None)
+            )
             base: Any = getattr(getattr(given, "storage", None), "base_path", given)
             base = base.__fspath__() if hasattr(base, "__fspath__") else base
             if isinstance(base, str):

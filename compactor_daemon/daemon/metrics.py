@@ -298,7 +298,8 @@ class DaemonHealth:
         """Why the daemon must be started again; None if it is alive."""
         if self.silent_s <= self.silent_s_max:
             return None
-        return f"the daemon's loop has made no progress for {self.silent_s:.0f} s; the limit is {self.silent_s_max:g} s"
+        limit = f"the limit is {self.silent_s_max:,.0f} s"
+        return f"the daemon's loop has made no progress for {self.silent_s:,.0f} s; {limit}"
 
     @property
     def not_ready(self) -> str | None:

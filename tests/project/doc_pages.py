@@ -125,7 +125,7 @@ def comparable(text: str) -> str:
         (r"\d\d:\d\d:\d\d", "TIME"),
         (r"\d+(\.\d+)? ([KMG]i)?B\b", "SIZE"),
         (r"\d+(\.\d+)? (ms|s|min|h|d)\b( \d+ (s|min|h)\b)*", "TIME"),
-        (r"\d+ of (\d+) seconds", r"SECONDS of \1"),
+        (r"[\d,]+ of ([\d,]+) seconds", r"SECONDS of \1"),
         (r"─+", "─"),
     ):
         text = re.sub(pattern, same, text)

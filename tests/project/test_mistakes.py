@@ -215,6 +215,38 @@ def test_a_typo(args: tuple[str, ...], what: str, fails: Fails, table: Path) -> 
     assert traces(table) == before
 
 
+PLACES: tuple[tuple[tuple[str, ...], int, str], ...] = (
+    (("status", "file:t"), 2, "not a local path"),
+    (("status", "~/t"), 1, "no such folder"),
+    (("status", "delta"), 1, "found a Delta table"),
+    (("schedule", "delta", "--sole-writer"), 1, "found a Delta table"),
+    (("compact", "iceberg"), 1, "found an Iceberg table"),
+    (("status", "version4"), 1, "unsupported table version"),
+    (("schedule", "version4", "--sole-writer"), 1, "expected 6, 8 or 9; found 4. Upgrade the table with Hudi"),
+    (("schedule", "ours", "--lock", "file:/nowhere/l"), 1, "its folder does not exist"),
+    (("schedule", "ours", "--lock", "file:lock"), 2, "relative path"),
+)
+
+
+def test_places_of_a_newcomer(fails: Fails, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another kind, or of another version, and locks that nobody shares: one line, and nothing is left there."""
+    for at in (tmp_path / "ours", tmp_path / "version4"):
+        shutil.copytree(table, at)
+    properties = tmp_path / "version4/.hoodie/hoodie.properties"
+    properties.write_text(properties.read_text().replace("hoodie.table.version=9", "hoodie.table.version=4"))
+    for file in ("delta/_delta_log/0.json", "iceberg/metadata/v1.metadata.json"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    before = traces(tmp_path)
+    for args, code, what in PLACES:
+        assert what in fails(*args, code=code)
+    for other in ("delta", "iceberg", "delta/x"):
+        with pytest.raises(UsageError, match="a table cannot be made here"):
+            writer(TRIPS).table("t").key("id").upsert(other)
+    assert traces(tmp_path) == before
+
+
 NO_SERVER: tuple[tuple[tuple[str, ...], str], ...] = (
     (("sync", "--to", "hive:127.0.0.1:99999"), "not a Hive Metastore"),
     (("sync", "--to", "hive:127.0.0.1:0"), "not a Hive Metastore"),

@@ -242,7 +242,7 @@ def plan(data: Row) -> Iterator[RenderableType]:
 
 def read(data: Row) -> Iterator[RenderableType]:
     yield (
-        f"{plural(data['rows'], 'row')} of {plural(data['slices'], 'file slice')} in {data['seconds']:.2f} s "
+        f"{plural(data['rows'], 'row')} of {plural(data['slices'], 'file slice')} in {data['seconds']:,.2f} s "
         f"-> {data['output']} ({human_bytes(data['bytes'])})"
     )
     yield from _window(data["window"])

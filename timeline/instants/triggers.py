@@ -110,8 +110,8 @@ def triggered(timeline: Timeline, now: datetime, options: TriggerOptions) -> Tri
         return Trigger(fired=False, why="no delta commit yet")
     seconds = since.seconds(now)
     enough, late = since.commits >= options.max_delta_commits, seconds >= options.max_delta_seconds
-    commits_since = f"{since.commits} of {options.max_delta_commits} delta commits"
-    seconds_since = f"{seconds} of {options.max_delta_seconds} seconds"
+    commits_since = f"{since.commits:,} of {options.max_delta_commits:,} delta commits"
+    seconds_since = f"{seconds:,} of {options.max_delta_seconds:,} seconds"
     match options.strategy:
         case TriggerStrategy.TIME_ELAPSED:
             fired, what = late, seconds_since

@@ -52,7 +52,7 @@ def in_object(storage: Storage, path: str, now_ms: int) -> LockSeen:
         return LockSeen(lock=path, state=LockState.FREE, why=f"released by {owner}")
     if until + _DRIFT_MS < now_ms:
         return LockSeen(lock=path, state=LockState.FREE, why=f"{owner} did not renew it")
-    left = f"valid for {max(0, until - now_ms) / 1000:.0f} s more; its holder renews it"
+    left = f"valid for {max(0, until - now_ms) / 1000:,.0f} s more; its holder renews it"
     return LockSeen(lock=path, state=LockState.HELD, holder=owner, why=left)
 
 

@@ -328,7 +328,7 @@ def _why_full(stack: Stack, options: PickOptions) -> str | None:
     total = stack.base + log_bytes
     age, deleted, commits = stack.age_s, stack.deleted_share, stack.delta_commits
     if (limit := options.optimization_interval_s) is not None and age is not None and age >= limit:
-        return f"{age:.0f} s since its base file, the interval is {limit:g} s"
+        return f"{age:,.0f} s since its base file, the interval is {limit:,.0f} s"
     if (limit := options.total_size_threshold) is not None and total < limit:
         return f"{total} bytes in all, below {limit}"
     if (limit := options.incremental_size_threshold) is not None and log_bytes > limit:

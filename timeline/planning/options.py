@@ -200,7 +200,7 @@ def goal_trigger(free: OldestRow | None, now: datetime, goal_s: float, lead_s: f
     if free is None:
         return Trigger(fired=False, why="no row that a plan can take is outside of base files")
     age_s = (now - real_time(free.time)).total_seconds()
-    why = f"a row is outside of base files for {age_s:.0f} s, a plan is due {lead_s:.0f} s before {goal_s:g} s"
+    why = f"a row is outside of base files for {age_s:,.0f} s, a plan is due {lead_s:,.0f} s before {goal_s:,.0f} s"
     return Trigger(fired=age_s + lead_s >= goal_s, why=why)
 
 

@@ -14,7 +14,7 @@ import html
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
@@ -24,7 +24,15 @@ import pyarrow.parquet as pq
 
 from ..codec.columns import as_json, has_no_text, time_text
 from ..codec.parquet_write import statistics_columns
-from ..errors import MissingFileError, StorageError, TableChangedError, UnsupportedError, UsageError, reason_of
+from ..errors import (
+    MissingFileError,
+    PhantombaseError,
+    StorageError,
+    TableChangedError,
+    UnsupportedError,
+    UsageError,
+    reason_of,
+)
 from ..option import spelled_class
 from ..shown import as_html
 from ..storage.local import sync
@@ -160,8 +168,15 @@ class Rows:
             todo = "Take the rows with to_arrow() or to_polars(), or leave the column out."
             raise UnsupportedError(what, path=path, found=reason_of(error), todo=todo) from error
 
-    def _pinned(self) -> AbstractContextManager[None]:
-        return pinned(lambda: self.table.snapshot(cached=False), self.options, self.pin)
+    @contextmanager
+    def _pinned(self) -> Iterator[None]:
+        """During a read, whose errors name the table."""
+        try:
+            with pinned(lambda: self.table.snapshot(cached=False), self.options, self.pin):
+                yield
+        except PhantombaseError as error:
+            error.place(self.table.storage.base_path)
+            raise
 
     def _plan(self) -> Scan | ChangeScan:
         return self._checked(from_one_snapshot(lambda: plan(self.table.snapshot(cached=False), self.options)))

@@ -186,7 +186,7 @@ class Capacity:
         first, others = self._full[0], len(self._full) - 1
         found = [f"{first.logs}, and {others} more such file groups" if others else f"{first.logs}"]
         found.append("its compaction is pending" if first.plan else "no compaction of it is pending")
-        found += [f"waited {self.waited_s:.1f} s"] if self.waited_s else []
+        found += [f"waited {self.waited_s:,.1f} s"] if self.waited_s else []
         found += [why] if why else []
         limits = ["stop_trigger"] + ["wait_s"] * (self._options.action is FullAction.WAIT)
         return PressureError(

@@ -67,12 +67,12 @@ _PAUSE_MAX_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written(Shown):
-    """A completed write: counts in rows. `writes`: of its files. `inserts`: rows of keys that the
-    table did not have, or that were not looked for (`insert`). `updates`: of keys that it had; in a rewritten base file
-    those that win. `deletes`: keys that it had. The three are None under a bucket index, which looks for no keys, if
-    updates or deletes went into log files. `replaced`: file groups that it replaced,
-    whose rows do not count. `seconds`: duration of the try that succeeded. `waited_s`: its wait for full file groups
-    (see `back_pressure`)."""
+    """A completed write: counts in rows. `writes`: of its files. `inserts`: rows of keys that no base file had, or that
+    were not looked for (`insert`). `updates`: of keys that one had, also if a log has deleted them since; in a
+    rewritten base file those that win. `deletes`: such keys. A key that moves to another partition is deleted in the
+    one and inserted in the other. The three are None under a bucket index, which looks for no keys, if updates or
+    deletes went into log files. `replaced`: file groups that it replaced, whose rows do not count. `seconds`: duration
+    of the try that succeeded. `waited_s`: its wait for full file groups (see `back_pressure`)."""
 
     instant: str
     operation: Operation
