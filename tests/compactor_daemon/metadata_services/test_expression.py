@@ -118,7 +118,7 @@ def test_it_is_kept(tmp_path: Path) -> None:
 def test_a_definition_that_a_restore_of_hudi_left(tmp_path: Path) -> None:
     """By it Hudi's queries fail: `check` says so, and its way out works. Not while Hudi builds the index."""
     path = table_with(tmp_path, LOWER)
-    build(path)
+    build(path, LOWER)
     shutil.rmtree(path / f".hoodie/metadata/{LOWER}")
     table = open_table(path)
     save_table_config(table.storage, table.config.without_metadata_partitions([LOWER]))
