@@ -9,8 +9,15 @@ this folder. They do not conflict with a user's own module `timeline`, because t
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "linux":
+    # Before Arrow is loaded, here and in Spark's workers: merging file slices takes less CPU time and less peak memory
+    # with jemalloc than with mimalloc, Arrow's default. See `keep_freed`.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
 
 if TYPE_CHECKING:
     from .api import read as read

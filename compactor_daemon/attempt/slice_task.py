@@ -220,25 +220,8 @@ def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
         return done
 
 
-_DECAY_MS, _LONG_DECAY_MS = 1_000, 10_000
-_SMALL = 8
-"""Decoded and merged, logs need less memory than this many times their bytes."""
-
-
-def keep_freed(slice_: FileSlice, limit_bytes: int | None) -> None:
-    """Sets how long Arrow retains memory that was freed. `limit_bytes`: the memory limit of the merge, None for none.
-    Each batch of a slice reuses the memory that the previous one freed. Arrow's default returns freed memory after a
-    second, and then the same pages are requested again and again: a tenth of the processor's time. A longer retention
-    raises the peak, so only slices that are small against the memory limit have it. The setting holds for the process,
-    until the next slice."""
-    if pa.default_memory_pool().backend_name == "jemalloc":
-        is_small = limit_bytes is None or _SMALL * slice_.log_bytes <= limit_bytes
-        pa.jemalloc_set_decay_ms(_LONG_DECAY_MS if is_small else _DECAY_MS)
-
-
 def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
     started = time.monotonic()
-    keep_freed(task.slice, task.rules.memory_bytes)
     inputs, folder, measure = task.slice, attempt_folder(task.instant, task.attempt), task.round.measure
     staged = f"{folder}/{task.position}-{uuid.uuid4().hex}{'.parquet' if task.log is None else '.log'}"
     stage = _stage_base if task.log is None else partial(_stage_log, log=task.log)

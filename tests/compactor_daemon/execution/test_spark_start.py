@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.attempt.slice_task import keep_freed
 from phantombase.compactor_daemon.execution.runners import (
     LARGE_BYTES,
     ExecutorWork,
@@ -32,6 +31,7 @@ from phantombase.compactor_daemon.jvm_archive import NO_ARCHIVE, ClassArchive, c
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
 from phantombase.timeline.errors import SparkError, UsageError
 from phantombase.timeline.format.file_name import LogFileName
+from phantombase.timeline.merge.slice_log import keep_freed
 from phantombase.timeline.view.view import DataFile, FileSlice
 from tests.support.evolved_tables import lose_planned_log
 from tests.support.golden_tables import unzip_golden
