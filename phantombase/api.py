@@ -166,11 +166,14 @@ def spark_read(spark: SparkSession, path: str | os.PathLike[str], **options: str
 
     Base files without logs are read by Spark itself, where that gives the same rows: columns and filters of a query
     then reach the Parquet reader. The rest is merged by phantombase. `options`: those of the data source `phantombase`.
-    UsageError: PySpark is not installed.
+    UsageError: PySpark is not installed. SparkError: the session was stopped.
     """
     require_pyspark("spark_read")
     if not hasattr(spark, "sparkContext"):
         raise UsageError("not a session of Spark", expected="a SparkSession", found=repr(spark))
     from pyspark_phantombase.batch_reader import spark_read as read_by_both  # imported here: needs PySpark
 
+    from .compactor_daemon.execution.spark_session import living
+
+    living(spark.sparkContext)
     return read_by_both(spark, path_text(path), **options)

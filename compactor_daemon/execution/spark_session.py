@@ -81,7 +81,15 @@ class RunningSpark:
     running: Any
 
     def context(self) -> Any:
-        return self.running
+        """SparkError: the program has stopped it."""
+        return living(self.running)
+
+
+def living(context: Any) -> Any:
+    """A Spark context. SparkError: it was stopped, so that PySpark would fail with errors of its own."""
+    if getattr(context, "_jsc", context) is None:
+        raise SparkError("the session of Spark was stopped", todo="Make a new session, and the DataFrame again in it.")
+    return context
 
 
 class StartingSpark:

@@ -10,6 +10,7 @@ from dataclasses import is_dataclass
 from functools import partial
 from inspect import Parameter, isfunction, signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import duckdb
@@ -30,6 +31,7 @@ from phantombase import (
     PhantombaseError,
     PinOptions,
     RunningSpark,
+    SparkError,
     SparkRunner,
     SyncOptions,
     UnsupportedError,
@@ -430,6 +432,21 @@ def test_no_call_makes_the_folder_of_a_table_again_that_went_away(table: Path, t
     with pytest.raises(NotATableError), exclusive(gone, table_lock(gone.storage, None), "test it"):
         pass
     assert len(of_tables) > 25
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_session_of_spark_that_was_stopped(table: Path, tmp_path: Path) -> None:
+    """As PySpark leaves it; no error of its own."""
+    session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    frame = SimpleNamespace(mapInArrow=None, _jdf=None, sparkSession=session)
+    uses = (
+        lambda: writer(frame).table("t").key("id").upsert(tmp_path / "new"),
+        lambda: spark_read(session, table),  # type: ignore[arg-type]
+        RunningSpark(session.sparkContext).context,
+    )
+    for use in uses:
+        with pytest.raises(SparkError, match=r"the session of Spark was stopped.*Make a new session"):
+            use()
     assert not list(tmp_path.iterdir())
 
 

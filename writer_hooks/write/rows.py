@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from phantombase.compactor_daemon.execution.spark_session import living
 from phantombase.timeline.codec.arrow_schema import arrow_schema, project
 from phantombase.timeline.codec.avro_schema import META_COLUMNS, has_decimals_of_bytes
 from phantombase.timeline.codec.row_hash import hash_sum, row_hashes
@@ -312,7 +313,8 @@ def streaming_run(rows: Any) -> tuple[str, str]:
 
 
 def classic(frame: Any) -> Any:
-    """The DataFrame. UnsupportedError: it is one of Spark Connect, whose driver is another process."""
+    """The DataFrame. UnsupportedError: it is one of Spark Connect, whose driver is another process. SparkError: its
+    session was stopped."""
     if not hasattr(frame, "_jdf"):
         raise UnsupportedError(
             "writer(...) takes no DataFrame of Spark Connect",
@@ -321,4 +323,5 @@ def classic(frame: Any) -> Any:
             todo='The source writes there, from PySpark 4.0 on: df.write.format("phantombase").mode("append")'
             ".options(...).save(PATH), with Hudi's names of options.",
         )
+    living(frame.sparkSession.sparkContext)
     return frame
