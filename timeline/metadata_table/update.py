@@ -327,8 +327,9 @@ def _differences(
     for group in groups:
         old, new = before[0].get(group), after[0].get(group) if group in touched else None
         keys = _keys_of_logs(table.storage, old, new, after[1]) if same_types else None
-        size = sum(file.size for side in (old, new) if side is not None for file in side.files)
-        parts = 1 + _SHARE * size // memory_limit if keys is None else 1
+        sides = [side for side in (old, new) if side is not None]
+        size = sum(file.size for side in sides for file in (side.files if keys is None else side.logs))
+        parts = 1 + _SHARE * size // memory_limit
         for part in range(parts):
             lost = _entries(table.storage, old, before[1], indexes, (part, parts), keys)
             come = _entries(table.storage, new, after[1], indexes, (part, parts), keys)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any
@@ -161,11 +162,14 @@ class Spool:
                 file.write(data)
                 yield replace(piece, payload=_REFERENCE + json.dumps([path, end, size]).encode())
                 end += size
+            if file is not None:
+                file.close()
         except OSError as error:
             raise StorageError("the rows of a write could not be kept", path=path, found=str(error)) from error
         finally:
             if file is not None:
-                file.close()
+                with suppress(OSError, StorageError):  # the first error counts
+                    file.close()
 
     def get(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
         """Inverse of `put`: payloads are mapped, not read."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -298,7 +299,7 @@ def _job(context: Any, given: list[T], task: Callable[[T], list[Piece] | None]) 
     """What a task makes of each item. The tasks of a Spark that is one process are threads of this one: the machine is
     the same, and other processes would have to start. The first error of the tree is raised."""
     if not given or is_one_process(context):
-        done = at_once(given, task, int(context.defaultParallelism))
+        done = at_once(given, task, _at_once_in(context))
     else:
         done = run(lambda: list(context.parallelize(given, len(given)).map(task).collect()))
     for piece in (piece for pieces in done for piece in pieces or () if piece.target == _ERROR):
@@ -319,6 +320,12 @@ def _scan_task(scan: ParquetScan, prepare: Prepare, spool: Spool, most_bytes: in
 def _step_task(step: Step, spool: Spool, given: tuple[int, list[Piece]]) -> list[Piece]:
     slot, pieces = given
     return list(_caught(spool.put(step(slot, spool.get(iter(pieces))))))
+
+
+def _at_once_in(context: Any) -> int:
+    """The tasks that a Spark that is one process runs at a time. Its parallelism may be a number of the user's."""
+    given = re.match(r"local\[(\d+)", str(context.master))
+    return int(given[1]) if given else _threads(int(context.defaultParallelism))
 
 
 def _threads(slots: int) -> int:

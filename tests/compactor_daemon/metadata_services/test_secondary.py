@@ -6,6 +6,7 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from phantombase.compactor_daemon.unit_of_work import ServiceMeans
 from phantombase.timeline.audit.validate import validated
 from phantombase.timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
+from phantombase.timeline.metadata_table import update
 from phantombase.timeline.metadata_table.index_definitions import (
     INDEX_DEFINITIONS,
     definitions_in,
@@ -227,10 +229,19 @@ def test_writes_keep_it_true(version: str, tmp_path: Path) -> None:
     def kept(*done: object) -> None:
         assert is_right(path), done
 
+    def noted(*given: Any) -> list[pa.StringArray]:
+        if given[-1] is not None:  # keys of logs
+            parts.add(given[-2][1])
+        return entries(*given)
+
+    entries, parts = update._entries, set[int]()
     kept(some(range(6), "a$b").upsert(str(path)))
     kept(some(range(3, 9), None).upsert(str(path)))
     kept(some(range(7), "Rome").upsert(str(path)), "the value of some stays")
     kept(some(range(5, 7), None).delete(str(path)))
+    with mock.patch.object(update, "_SHARE", 10**6), mock.patch.object(update, "_entries", noted):
+        kept(some(range(7), "in parts").upsert(str(path)))
+    assert max(parts) > 1
     kept(some(range(2), "only").insert_overwrite(str(path)))
     if not ALL:
         return

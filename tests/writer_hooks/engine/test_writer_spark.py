@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +19,7 @@ from phantombase import writer
 from phantombase.compactor_daemon.attempt.slice_record import SliceDone
 from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, Tasks
 from phantombase.compactor_daemon.execution.runners import SparkRunner
-from phantombase.timeline.errors import PhantombaseError, SparkError, UnsupportedError, UsageError
+from phantombase.timeline.errors import PhantombaseError, SparkError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.merge.rule import IS_DELETED
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from phantombase.timeline.read.table_read import read_table
@@ -26,7 +29,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.engine import spark as spark_engine
-from phantombase.writer_hooks.engine.row_blobs import Piece, Spool, pack, remove_old
+from phantombase.writer_hooks.engine.row_blobs import Piece, Spool, pack, piece_of, remove_old
 from phantombase.writer_hooks.engine.spark import SparkEngine, SparkPieces, default_slots
 from phantombase.writer_hooks.options import Operation
 from tests.hudi.cases.rows import partition
@@ -401,6 +404,23 @@ def test_pieces_in_files(tmp_path: Path) -> None:
     assert len(list((tmp_path / ROWS).iterdir())) == 1
     remove_old(storage, since + 25 * 3600 * 1000)
     assert list((tmp_path / ROWS).iterdir()) == []
+
+
+def test_a_disk_that_is_full_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pieces are in a buffer until the file is closed."""
+    monkeypatch.setattr(
+        LocalStorage, "open_output", lambda storage, path: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb")
+    )
+    spool = replace(Spool.new(LocalStorage(str(tmp_path))), small_bytes=0)
+    with pytest.raises(StorageError, match="could not be kept"):
+        list(spool.put(iter([piece_of(pa.table({"a": [1]}), target="0", source=0, number=0)])))
+
+
+def test_threads_are_as_many_as_the_tasks_of_spark() -> None:
+    """Not as its parallelism, by which a user may ask for small tasks."""
+    of = {"local[2]": 2, "local[3,4]": 3, "local[*]": os.cpu_count()}
+    for master, threads in of.items():
+        assert spark_engine._at_once_in(SimpleNamespace(master=master, defaultParallelism=1000)) == threads
 
 
 @pytest.mark.spark
