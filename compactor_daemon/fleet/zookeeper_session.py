@@ -19,7 +19,9 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.zookeeper_connection import (
     NO_SESSION,
     ZooKeeperAccess,
+    answer,
     connection,
+    is_over,
     is_refusal,
     with_access,
 )
@@ -122,8 +124,6 @@ class ZooKeeperSession:
         ZooKeeperError: refused."""
         from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
-        from phantombase.timeline.locks.zookeeper_handler import answer
-
         try:
             return answer(self.client, ask(*args, **options), self.options.call_timeout_s)
         except (NoNodeError, NodeExistsError, BadVersionError):
@@ -150,8 +150,6 @@ class ZooKeeperSession:
     def check_user(self) -> None:
         """ZooKeeperError: the server rejects the user of this session, which shows only once it has begun."""
         from kazoo.exceptions import KazooException
-
-        from phantombase.timeline.locks.zookeeper_handler import answer, is_over
 
         try:
             answer(self.client, self.client.exists_async("/"), self.options.call_timeout_s)

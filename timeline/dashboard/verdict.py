@@ -85,9 +85,8 @@ class TableVerdict(Shown):
             health, reason = Health.WELL, f"{said}; {reason}"
             if not any(one.name == SILENCED for one in found):  # where what is paused was not read
                 todo = f"`compactor-daemon resume {shlex.quote(path)}` ends it."
-                found += (
-                    Finding(name=SILENCED, severity=Severity.INFO, what=said, found="known to be bad", todo=todo),
-                )
+                silenced = Finding(name=SILENCED, severity=Severity.INFO, what=said, found="known to be bad", todo=todo)
+                found = (*found, silenced)
         return TableVerdict(health=health, reason=reason, findings=found)
 
 
@@ -129,6 +128,8 @@ _HOLDER_ENDS = (
     "No plan can take this row before what holds it has ended: by the process at work on it, or by `compactor-daemon "
     "cluster TABLE --lock LOCK`, of a log compaction by `compact`."
 )
+_SCHEDULE = "`compactor-daemon schedule TABLE --lock LOCK`, then `compact`; a daemon with --schedule does both."
+_MORE = "If one does already: more daemons or slots, or smaller plans (`--target-io`)."
 _TIMES = 4
 """A compaction that is due this many times over needs care at once: no process requests any."""
 
@@ -354,10 +355,7 @@ def _of_backlog(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
             what="the goal of freshness is missed",
             found=f"the oldest row in no base file is {human_duration(fresh.lag_s)} old, the goal is "
             f"{human_duration(fresh.goal_s)}{because}",
-            todo=_HOLDER_ENDS
-            if held
-            else "`compactor-daemon schedule TABLE --lock LOCK`, then `compact`; a daemon with --schedule does both. "
-            "If one does already: more daemons or slots, or smaller plans (`--target-io`).",
+            todo=_HOLDER_ENDS if held else f"{_SCHEDULE} {_MORE}",
         )
     elif due is not None and waits and (due.for_s is None or due.for_s >= options.patience_s or due.times >= _TIMES):
         yield Finding(
@@ -371,7 +369,7 @@ def _of_backlog(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
             name="log-depth",
             what="a file group has more log files than fast reads merge",
             found=f"{plural(debt.log_files_max, 'log file')} in {join(*seen.deepest)}",
-            todo="`compactor-daemon schedule TABLE --lock LOCK`, then `compact`; a daemon with --schedule does both.",
+            todo=_SCHEDULE,
         )
 
 

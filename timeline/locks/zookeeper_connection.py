@@ -9,13 +9,14 @@ Credentials (TLS, digest, SASL) follow the hosts and the path, as in a URL. Lock
 The text names files, and secrets are read from them when a connection is made: the text can be logged and recorded.
 
 Where a server closes a session that lacks the right user, an exception ends kazoo's thread, which never connects again.
-Calls are not answered then, so a wait for an answer checks `ended` (`zookeeper_handler`)."""
+Calls are not answered then, so a wait for an answer (`answer`) checks whether the connection has ended."""
 
 from __future__ import annotations
 
 import logging
 import os
 import stat
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -155,18 +156,58 @@ def connection(
     """A client of these servers, not started yet. `on_end`: called when a server refuses its user."""
     from kazoo.client import KazooClient  # late: the import is slow, and few processes need it
 
-    from .zookeeper_handler import Handler
-
     log = logging.getLogger("kazoo.client.phantombase")
     log.setLevel(logging.CRITICAL)  # no warnings for each attempt to connect: the final error reports it once
     return KazooClient(
         hosts=hosts,
         timeout=session_s,
         connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": most_delay_s},
-        handler=Handler(on_end),
+        handler=_handler(on_end),
         logger=log,
         **access.client_options(),
     )
+
+
+def _handler(on_end: Callable[[], None]) -> Any:
+    """kazoo's handler, whose threads end without a trace on the terminal. `ended`: the error that ended the connection.
+    `on_end`: called then, in the handler's thread."""
+    from kazoo.exceptions import KazooException
+    from kazoo.handlers.threading import SequentialThreadingHandler
+
+    class Handler(SequentialThreadingHandler):  # type: ignore[misc]
+        ended: Exception | None = None
+
+        def spawn(self, func: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
+            def run() -> None:
+                try:
+                    func(*args, **kwargs)
+                except KazooException as error:
+                    self.ended = error
+                    on_end()
+
+            return super().spawn(run)
+
+    return Handler()
+
+
+_LOOK_S = 0.1
+
+
+def answer(client: Any, asked: Any, timeout_s: float) -> Any:
+    """The answer to a call, or its error; the error that ended the connection at once; else the handler's timeout."""
+    handler, until = client.handler, time.monotonic() + timeout_s
+    while not asked.ready() and handler.ended is None and (left := until - time.monotonic()) > 0:
+        asked.wait(min(left, _LOOK_S))
+    if handler.ended is not None and not asked.ready():
+        raise handler.ended
+    return asked.get(timeout=max(0.0, until - time.monotonic()))
+
+
+def is_over(client: Any) -> bool:
+    """Whether a client that was not closed has ended for good: a server refused its user."""
+    from kazoo.protocol.states import KeeperState
+
+    return client.handler.ended is not None or client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 
 
 def is_refusal(error: Exception) -> bool:

@@ -33,7 +33,9 @@ from .zookeeper_connection import (
     NO_SESSION,
     SAME_ACCESS,
     ZooKeeperAccess,
+    answer,
     connection,
+    is_over,
     is_refusal,
     with_access,
 )
@@ -209,8 +211,6 @@ class _Contender:
         return f"held by {data.decode(errors='replace') or 'a process that gave no name'} ({first})"
 
     def _call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        from .zookeeper_handler import answer
-
         return answer(self._client, ask(*args, **options), self._left_s())
 
     def _left_s(self) -> float:
@@ -276,8 +276,6 @@ def check_usable(lock: ZooKeeperLock) -> None:
             problem,
             "Check the host names and ports of the lock, and that ZooKeeper runs.",
         )
-    from .zookeeper_handler import answer, is_over
-
     client, deadline = connection(lock.servers, lock.access, _ENOUGH_S), time.monotonic() + _ENOUGH_S
     began = False
     try:
@@ -309,8 +307,6 @@ def contenders(lock: ZooKeeperLock) -> list[tuple[str, float]]:
     """The contenders in order of arrival, the first holds the lock: what each is, and since how many seconds.
     LockError: ZooKeeper does not answer in time."""
     from kazoo.exceptions import KazooException, NoNodeError  # late
-
-    from .zookeeper_handler import answer
 
     client = connection(lock.servers, lock.access, _SESSION_S)
     deadline = time.monotonic() + _SEEN_S

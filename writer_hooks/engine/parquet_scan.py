@@ -54,8 +54,6 @@ _MODERN = re.compile(r"parquet-mr version 1\.1\d\.|parquet-cpp-arrow version \d|
 _CODECS = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
 _ROOT = re.compile(r"file:|[a-z0-9]+://[^/]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
 _UNREADABLE = "Nothing of this write is visible. Write the file again; or write `frame.cache()`: Spark reads it then."
 
 
@@ -320,10 +318,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     """The type of values that an Arrow schema in a footer has in another form."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind):
-        return pa.binary()
+    kind = _NARROW.get(kind, kind)
     return pa.timestamp(kind.unit, "UTC") if pa.types.is_timestamp(kind) and kind.tz else kind
 
 
@@ -332,6 +327,7 @@ _F32, _F64, _BOOL, _BYTES = pa.float32(), pa.float64(), pa.bool_(), pa.binary()
 _PLAIN_KINDS = {"BOOLEAN": _BOOL, "INT32": _I32, "INT64": _I64, "FLOAT": _F32, "DOUBLE": _F64, "BYTE_ARRAY": _BYTES}
 _UNSIGNED = {8: (pa.uint8(), _I16), 16: (pa.uint16(), _I32), 32: (pa.uint32(), _I64)}
 _SIGNED = {kind.bit_width: (kind, kind) for kind in (_I8, _I16, _I32, _I64)}
+_NARROW = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 _UNITS = {"milliseconds": "ms", "microseconds": "us"}
 
 
@@ -351,8 +347,7 @@ def _kinds(leaf: pq.ColumnSchema) -> tuple[pa.DataType, pa.DataType] | None:
         zone = "UTC" if logical["isAdjustedToUTC"] else None
         return pa.timestamp(_UNITS[logical["timeUnit"]], zone), pa.timestamp("us", zone)
     if kind == "Decimal":
-        decimal = pa.decimal128(logical["precision"], logical["scale"])
-        return decimal, decimal
+        return (decimal := pa.decimal128(logical["precision"], logical["scale"])), decimal
     return None
 
 

@@ -156,8 +156,10 @@ class SparkEngine:
     def prepare(self, prepare: Prepare, storage: Storage, *, here: bool = False) -> Pieces:
         scan = bare_scan(self._frame, storage)
         rows = None
-        if here:
-            rows = fetched(self._frame) if scan is None else _read_here(scan)
+        if here and scan is None:
+            rows = fetched(self._frame)
+        elif here and scan is not None and scan.stored_bytes <= _ROWS_BYTES:
+            rows = scan.fetched(_HELD_BYTES)
         if rows is not None:
             return LocalEngine(rows, slots=_threads(self.slots)).prepare(prepare, storage)
         spool, context = Spool.new(storage), self._frame.sparkSession.sparkContext
@@ -345,11 +347,6 @@ _ERROR = "\0error"
 
 def _prepared(prepare: Prepare, spool: Spool, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return _batched(_caught(spool.put(prepare(_slot(), batches))))
-
-
-def _read_here(scan: ParquetScan) -> pa.Table | None:
-    """All rows of the files of a scan, if they are few."""
-    return scan.fetched(_HELD_BYTES) if scan.stored_bytes <= _ROWS_BYTES else None
 
 
 def _scanned(
