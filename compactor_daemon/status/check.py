@@ -311,8 +311,8 @@ def _savepoints(seen: Snapshot, moment: Clock, options: CheckOptions) -> Iterato
                 severity=Severity.WARNING,
                 what=f"the savepoint {instant} was begun and not made: it keeps no files, cleans remove them",
                 found=f"for {human_duration(age_s)}",
-                todo=f"`compactor-daemon savepoint create TABLE --instant {instant} {_LOCK}` makes it, `savepoint "
-                f"delete TABLE {instant} {_LOCK}` drops it.",
+                todo=f"`compactor-daemon savepoint create TABLE --instant {instant} --lock LOCK` makes it, "
+                f"`savepoint delete TABLE {instant} --lock LOCK` drops it.",
             )
     try:
         savepoints(seen)

@@ -375,7 +375,7 @@ WRONG_ROWS: tuple[tuple[Callable[[], Any], str], ...] = (
     (lambda: polars.Series("id", ["a"]), "cannot be read as Arrow"),
     (_closed_relation, "Connection has already been closed"),
     (lambda: pa.RecordBatchReader.from_batches(TRIPS.schema, _broken()), "RecordBatchReader: .*it broke. "),
-    (lambda: [{"id": "a"}], "not rows"),
+    (lambda: [{"id": "a"}], "not rows.*found list. Of a list of dictionaries"),
     (lambda: "trips.parquet", "not rows"),
 )
 """Rows, and what the one line about them says."""

@@ -99,13 +99,28 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
         more = f". {error.way_out}" if error.way_out and not error.todo else ""
         _fail(error, f"{error}{more}", EXIT_USAGE if wrong_usage else EXIT_FAILED, as_json)
     except Exception as error:
+        _check_output(as_json)
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # of click, or of typer's own click
             _misused(error, " ".join(error.format_message().split()), as_json)
         hint = f"Set {TRACEBACK}=1 to see the traceback, and report it."
         _fail(error, f"internal error: {type(error).__name__}: {error}. {hint}", EXIT_BUG, as_json)
+    _check_output(as_json)
     if code == EXIT_INTERRUPTED:
         _fail(KeyboardInterrupt(), _INTERRUPTED, EXIT_INTERRUPTED, as_json)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _check_output(as_json: bool) -> None:
+    """Exits if the standard output does not take what was printed, as a full disk. One that was closed has enough."""
+    stream: Any = sys.stdout  # None: the process began without one
+    try:
+        if stream is not None and not stream.closed:
+            stream.flush()
+    except BrokenPipeError:
+        return
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # it is flushed again at the end of the process
+        _fail(error, f"the standard output cannot be written: {error.strerror}", EXIT_FAILED, as_json)
 
 
 def _misused(error: Any, words: str, as_json: bool) -> NoReturn:

@@ -266,7 +266,7 @@ def create_table(storage: Storage, spec: NewTable) -> Table:
     with suppress(NotATableError):
         existing = load_table_config(storage)
     if existing is None:
-        _refuse_remains(storage, config)
+        _refuse_remains(storage, {HOODIE: config.layout, config.timeline_folder: config.layout})
         make_table_folders(storage, config)
         if spec.metadata_table:
             config = make_metadata_table(storage, config)
@@ -281,7 +281,8 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage], *, allow_ot
     """UsageError: a new table would be inside another one or above others, in a table of another format, or among
     other files, if these are not allowed. `opened`: gives the storage at a URL. A folder above that cannot be listed
     counts as none: access to an object store may be for the folder of the table alone. Below it, as many levels are
-    listed as when tables are searched. Data files of Hudi are never allowed: they would be read as the new table's."""
+    listed as when tables are searched. Data files of Hudi are never allowed: they would be read as the new table's.
+    MalformedError: they have a timeline, and no hoodie.properties."""
     above = storage.base_path.rstrip("/")
     while (parent := above.rpartition("/")[0]) and not parent.endswith(":/"):
         try:
@@ -310,6 +311,7 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage], *, allow_ot
         level = below[:_FOLDERS_MAX]
     if (files := data or others) and _are_of_no_write(storage, files):
         if data:
+            _refuse_remains(storage, {HOODIE: Layout.of(6), f"{HOODIE}/timeline": Layout.of(9)})
             raise _no_place(storage, f"files of a Hudi table that has lost its {HOODIE}: {', '.join(data)}")
         if not allow_other_files:
             raise _no_place(storage, f"files of others: {', '.join(others)}", *_AMONG_FILES)
@@ -353,13 +355,13 @@ def _no_place(storage: Storage, found: str, expected: str = _OWN_FOLDER[0], todo
     return UsageError(what, path=storage.base_path, expected=expected, found=found, todo=todo)
 
 
-def _refuse_remains(storage: Storage, config: TableConfig) -> None:
+def _refuse_remains(storage: Storage, folders: Mapping[str, Layout]) -> None:
     """MalformedError: a timeline exists without hoodie.properties. The table has lost that file. With a new one its
     rows would be read in another way."""
-    for folder in sorted({HOODIE, config.timeline_folder}):
+    for folder, layout in sorted(folders.items(), key=lambda one: one[0]):
         if storage.find(folder) is None:
             continue
-        names = [e.name for e in storage.list(folder) if not e.is_folder and config.layout.parse(e.name) is not None]
+        names = [e.name for e in storage.list(folder) if not e.is_folder and layout.parse(e.name) is not None]
         if names:
             raise MalformedError(
                 "a table without its hoodie.properties",

@@ -227,6 +227,10 @@ def column_names(fields: tuple[str, ...]) -> tuple[str, ...]:
 # --- rows of any library ------------------------------------------------------------------------------------------
 
 _EXPECTED = "a Spark DataFrame, or rows of pyarrow, pandas, Polars, DuckDB or another library with __arrow_c_stream__"
+_MADE: Mapping[type[Any], str] = {
+    list: "Of a list of dictionaries: pyarrow.Table.from_pylist(rows).",
+    dict: "Of columns by their names: pyarrow.table(rows).",
+}
 _INDEX = re.compile(r"__index_level_\d+__")
 """An index of pandas that has no name; one with a name is a column."""
 
@@ -245,10 +249,10 @@ def in_arrow(rows: Any) -> Any:
         rows is None or isinstance(rows, (pa.Table, StagedRows)) or hasattr(rows, "mapInArrow")
     ):  # Spark's have a stream too
         return rows
-    kind = f"{type(rows).__module__.partition('.')[0]} {type(rows).__name__}"
+    kind = f"{type(rows).__module__.partition('.')[0]} {type(rows).__name__}".removeprefix("builtins ")
     gives = hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__")
     if isinstance(rows, type) or not gives:
-        todo = "Collect it first: rows.collect()." if hasattr(rows, "collect") else None
+        todo = "Collect it first: rows.collect()." if hasattr(rows, "collect") else _MADE.get(type(rows))
         raise UsageError("not rows", expected=_EXPECTED, found=kind, todo=todo)
     try:
         table = pa.table(rows)

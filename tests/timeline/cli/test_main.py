@@ -645,6 +645,21 @@ def test_an_error_is_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str], monk
     assert capsys.readouterr().out == f"{sentence}\n"
 
 
+@pytest.mark.parametrize("more", [[], ["--json"], ["--help"]])
+def test_an_output_that_takes_nothing(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file on a full disk."""
+    table = unzip_golden("v9_pending", tmp_path)
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as ended:
+            run(app, ["show", str(table), *more])
+        monkeypatch.undo()
+    assert ended.value.code == 1
+    assert "the standard output cannot be written: No space left on device" in capsys.readouterr().err
+
+
 def test_show_calls_a_compaction_one(tmp_path: Path) -> None:
     """On the timeline it is a `commit`."""
     table = unzip_golden("v9_compacted_cleaned", tmp_path)

@@ -257,6 +257,7 @@ ASKED = {
     "cancel a clustering": "SETTINGS UPGRADE RESTORE",
     "cancel an unreadable decision": "UPGRADE RESTORE",
     "roll back {instant}": "SETTINGS UPGRADE RESTORE",
+    "take out expression indexes that only Hudi builds": "UPGRADE RESTORE ROLLBACK",
     "take partitions out of the metadata table": "UPGRADE RESTORE ROLLBACK",
     "purpose": "UPGRADE RESTORE",  # unschedule a compaction, or replace its plan
     "write a completed file again": "SETTINGS UPGRADE RESTORE",

@@ -242,7 +242,7 @@ def test_deaths_and_errors_at_storage_calls(move: bool, tmp_path: Path, monkeypa
         replace(world, rows=dict(after.rows)).check()
         return bool(found["a0"] == "new")
 
-    faults = Faults.of(origin.path, write_on, share=(int(move), 6))  # writes of all tables make such calls
+    faults = Faults.of(origin.path, write_on, share=(int(move) + 1, 6))  # writes of all tables make such calls
     written = Counter(check(path) for _, path in faults.deaths())
     for _, _, path, error in faults.errors():
         assert check(path) == (error is None)
