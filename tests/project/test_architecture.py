@@ -127,6 +127,15 @@ def test_no_test_module_is_imported() -> None:
     assert {module for module in found if any(f"{name}.".startswith(f"{module}.") for name in taken)} == set()
 
 
+def test_the_sleep_of_one_thread_is_replaced() -> None:
+    """Heartbeats and servers sleep beside a test. What is meant for it ended one of them, and the test never."""
+    replaced = re.compile(r"""setattr\(\s*(time,\s*"sleep"|"time\.sleep")""")
+    found = [
+        str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py") if replaced.search(path.read_text())
+    ]
+    assert found == ["tests/support/clock.py"]
+
+
 def test_tests_lie_in_folders_like_those_of_the_code() -> None:
     """Those of a package; tests of one storage have a folder of their own."""
     folders = {path.parent.relative_to(ROOT / "tests") for p in PACKAGES for path in (ROOT / "tests" / p).rglob("*.py")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,12 @@ def calls_of(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> Calla
 
     monkeypatch.setattr(owner, name, noted)
     return wait
+
+
+def sleeps(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], object]) -> None:
+    """In the place of `time.sleep` in this thread. Others sleep: heartbeats, servers that another test has started."""
+    others, this = time.sleep, threading.get_ident()
+    monkeypatch.setattr(time, "sleep", lambda s: (sleep if threading.get_ident() == this else others)(s))
 
 
 ONE_BUCKET = WriteOptions(buckets=1, slots=1)

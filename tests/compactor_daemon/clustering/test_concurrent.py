@@ -51,6 +51,7 @@ from tests.support.archived_tables import (
     small_files,
     upsert,
 )
+from tests.support.clock import sleeps
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, pause_at
 from tests.support.faults import request_rollback
@@ -152,13 +153,6 @@ def test_writers_respect_a_plan(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == {**rows, "k1": (100, 100.0)}
 
 
-def _sleeps(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], object]) -> None:
-    """In the place of `time.sleep` in this thread; others, such as heartbeats, sleep."""
-    others = time.sleep
-    this = threading.current_thread()
-    monkeypatch.setattr(time, "sleep", lambda s: (sleep if threading.current_thread() is this else others)(s))
-
-
 @one_of("version", 9, 6, 8)
 @pytest.mark.parametrize("how", ["completes", "dies"])
 def test_an_update_waits_for_a_clustering(
@@ -177,7 +171,7 @@ def test_an_update_waits_for_a_clustering(
             if how == "completes":
                 assert [one.files for one in cluster(path).finished] == [4]
 
-    _sleeps(monkeypatch, sleep)
+    sleeps(monkeypatch, sleep)
     done = write(open_table(path), LocalEngine(one_row("k1", 100), slots=1), UPSERT)
     assert done.waited_s > 0
     assert (len(slept), len(living(path))) == (3, 1 if how == "completes" else 4)
@@ -203,7 +197,7 @@ def test_an_update_waits_for_a_clustering_of_hudi(
         if len(slept) == 3:
             plan.unlink()
 
-    monkeypatch.setattr(time, "sleep", sleep)
+    sleeps(monkeypatch, sleep)
     upsert(path, one_row("k1", 100), replace(WRITES, clustering_wait_s=5))
     assert len(slept) == 3
     assert len([*path.glob(".hoodie/**/*.rollback")]) == 1
@@ -219,7 +213,7 @@ def test_an_update_waits_for_a_clustering_no_longer_than_allowed(
     request(path)
     now = [1000.0]
     monkeypatch.setattr(Stopwatch, "seconds", lambda self: now[0] - 1000.0)
-    _sleeps(monkeypatch, lambda seconds: now.append(now.pop() + 200.0))
+    sleeps(monkeypatch, lambda seconds: now.append(now.pop() + 200.0))
     with pytest.raises(ClusteringConflictError, match="clustering_wait_s"):
         upsert(path, one_row("k1", 100), replace(WRITES, clustering_wait_s=600))
     assert now == [1600.0]

@@ -26,6 +26,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced, latest_slice
 from phantombase.writer_hooks.commit.transaction import transaction
+from tests.support.clock import sleeps
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import one_of, unzip_golden
 
@@ -261,6 +262,6 @@ def test_it_is_shown_again_until_it_is_interrupted(tmp_path: Path, monkeypatch: 
             raise KeyboardInterrupt
 
     path = unzip_golden("v9_plain", tmp_path)
-    monkeypatch.setattr(time, "sleep", sleep)
+    sleeps(monkeypatch, sleep)
     assert call("status", path, "--brief", "--watch", "2").count("No compaction is pending.") == 3
     assert waits == [2, 2, 2]

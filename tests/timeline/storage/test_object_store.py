@@ -7,7 +7,6 @@ import io
 import os
 import pickle
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -31,6 +30,7 @@ from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.staged_file import place_staged, probe, probe_partitions, staged_output
 from phantombase.timeline.storage.storage_options import StorageOptions
+from tests.support.clock import sleeps
 from tests.support.selection import ALL
 from tests.support.servers import fault_proxy as spoilt
 from tests.support.servers.azure_server import AzureServer
@@ -609,7 +609,7 @@ class TestAzure(OnAnotherStore):
                 storage.overwrite("placed", b"bytes")
 
         monkeypatch.setattr(obstore, "copy", begins)
-        monkeypatch.setattr(time, "sleep", passes)
+        sleeps(monkeypatch, passes)
         monkeypatch.setattr(object_store, "COPY_ENDS", Retry((0.0,) * 7))
         if ends:
             assert storage.place("staged", "placed")

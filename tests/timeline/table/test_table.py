@@ -56,6 +56,7 @@ from phantombase.timeline.view.view_loader import StorageListing
 from phantombase.writer_hooks.options import WriteOptions
 from tests.project.rooms import modules
 from tests.support.archived_tables import one_row, upsert
+from tests.support.clock import sleeps
 from tests.support.compaction_steps import decided, open_table
 from tests.support.failing_storage import Call, HookedStorage, OnObjects
 from tests.support.faults import leave_dead_write
@@ -267,7 +268,7 @@ def test_a_commit_that_is_just_being_written_is_read_again(
     table: Table, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hudi writes in place: empty and half ones are not yet whole. One that stays so is an error, not an empty one."""
-    monkeypatch.setattr("time.sleep", lambda _: None)
+    sleeps(monkeypatch, lambda _: None)
     path, torn = commit(table, 1, "UPSERT", schema=a_schema("written")), [0, 40]
 
     def being_written(call: Call) -> Any:

@@ -65,7 +65,7 @@ def test_a_stream_is_read_once_and_written_as_often_as_asked(tmp_path: Path) -> 
     ("rows", "expected"),
     [
         (pl.DataFrame(ROWS).lazy(), "polars LazyFrame. Collect it first"),
-        ({"id": ["a"]}, "builtins dict"),
+        ({"id": ["a"]}, "found dict. Of columns by their names: pyarrow.table"),
         (pd.DataFrame({"id": ["a", 1]}), "cannot be read as Arrow; found pandas DataFrame"),
     ],
 )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import threading
-import time
 from collections.abc import Callable
 from decimal import Decimal
 from itertools import islice
@@ -32,6 +30,7 @@ from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.options import Operation
 from phantombase.writer_hooks.write import write as write_module
 from phantombase.writer_hooks.write.write import retry_pauses
+from tests.support.clock import sleeps
 from tests.support.evolved_tables import contents
 from tests.support.golden_tables import golden_metadata, one_of, unzip_golden
 from tests.support.selection import deep
@@ -232,13 +231,7 @@ def test_what_fails_after_the_commit_does_not_undo_it(tmp_path: Path, monkeypatc
 def test_retries_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first comes at once; what keeps the write out for longer, as a rollback does, has time to end."""
     pauses: list[float] = []
-    tried, slept, mine = write_module._attempt, time.sleep, threading.get_ident()
-
-    def pause(seconds: float) -> None:
-        if threading.get_ident() == mine:
-            pauses.append(seconds)
-        else:  # of a server that another test has started
-            slept(seconds)
+    tried = write_module._attempt
 
     def conflicting(*args: Any) -> Any:
         if len(pauses) < 4:
@@ -246,7 +239,7 @@ def test_retries_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return tried(*args)
 
     monkeypatch.setattr(write_module, "_attempt", conflicting)
-    monkeypatch.setattr("time.sleep", pause)
+    sleeps(monkeypatch, pauses.append)
     monkeypatch.setattr("random.uniform", lambda low, high: high)
     trips(rows((1, 1, 1.0)), 9).option(retries=4).upsert(str(tmp_path / "trips"))
     assert pauses == [0, 0.5, 1, 2]
