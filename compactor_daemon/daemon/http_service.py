@@ -18,18 +18,10 @@ from prometheus_client import CollectorRegistry
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, installed
 from phantombase.timeline.dashboard.look import Checked, activity_of, at_present, lag_s, look
 from phantombase.timeline.dashboard.orders import CommandSettings
-from phantombase.timeline.dashboard.overview import Clock, Kinds, as_json, metadata_commits, next_plan, table_pauses
+from phantombase.timeline.dashboard.overview import Clock, Kinds, as_json, metadata_commits, table_pauses
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
 from phantombase.timeline.dashboard.table_rows import TablePlace, TableReport
-from phantombase.timeline.dashboard.verdict import (
-    SILENCED,
-    CheckOptions,
-    Finding,
-    TableFacts,
-    TableVerdict,
-    care_of,
-    of_error,
-)
+from phantombase.timeline.dashboard.verdict import CheckOptions, Finding, TableFacts, TableVerdict, care_of, of_error
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
@@ -42,6 +34,7 @@ from phantombase.timeline.service.table_state import ServedState
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
+from phantombase.timeline.view.view import Lag
 
 from ..fleet.catalog import fleet_of, members_in
 from ..fleet.claims import Claim
@@ -49,19 +42,17 @@ from ..fleet.pools import Pool
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..services.options import NO_POLICIES, Policies, read_policies
+from ..status.catalog import pending_row
 from ..status.check import fresh_fact, of_service, of_status, unfinished_of
-from ..status.pending import Claimed, PendingCompaction, StatusOptions, largest_unfinished
+from ..status.pending import Claimed, PendingCompaction, StatusOptions
 from ..status.status import ServiceRun, claim_rows, service_runs, table_status
 from .loop import Daemon
 from .served_table import DaemonSettings
 
-_RECENT = 5
 _MEMBERS_S = 2.0
 _FACTS = ("who", "host", "pid", "tables", "of_tables", "troubled", "pages")
 _CHECKED = 64
 """How many file groups are looked into for one report; for the next one as many more."""
-_OF_REPORT = ("paused", SILENCED)
-"""Findings that the report of a table has besides."""
 _USUAL, _CARE = TriggerOptions(), CheckOptions()
 
 
@@ -207,35 +198,28 @@ class DaemonFleet:
     ) -> None:
         """`listing`: what the fleet shares, see `fleet_of`; None: tables that were named."""
         self._daemon, self._settings, self._session, self._listing = daemon, settings, session, listing
-        self._reports, self.last_known = reports, reports.last_known
+        self._reports = reports
         self._known: Mapping[str, Mapping[str, Any]] = {}
         self._asking, self._asked_s = threading.Lock(), -_MEMBERS_S
         self._unknown: str | None = None
 
-    def about(self, table: Table, *, whole: bool = True) -> Row:
+    def about(self, table: Table, lag: Lag | None = None, *, whole: bool = True) -> Row:
         """A row with the names of `compactor-daemon status --json`."""
-        table = table.with_clock(self._settings.clock)
-        claimed, path, settings = self._claimed(table), table.storage.base_path, self._settings
-        recent = _RECENT if whole else 0
-        options = StatusOptions(slo_s=self.slo_s(path), attempt=settings.attempt, retry=settings.retry, recent=recent)
-        status = from_one_snapshot(lambda: table_status(table.snapshot(), claimed, options))
-        row: Row = as_json(status)
-        seen = tuple(unfinished_of(status))
-        odd = TableFacts(kind="", has_logs=True, completed=0, pending=seen, paused=status.paused)
-        found = [one for one in care_of(odd, _CARE, options.slo_s) if one.name not in _OF_REPORT]
-        row["findings"] = as_json([*found, *of_status(status)])
-        if (freshness := self._daemon.freshness_of(path)) is not None:
+        table, settings = table.with_clock(self._settings.clock), self._settings
+        options = StatusOptions(
+            slo_s=self.slo_s(table.storage.base_path), attempt=settings.attempt, retry=settings.retry
+        )
+        row = pending_row(table, self._claimed(table), options, self.trigger(table), lag, whole=whole)
+        if (freshness := self._daemon.freshness_of(table.storage.base_path)) is not None:
             row["freshness"] = as_json(freshness)
-        if whole:
-            trigger = self.trigger(path)
-            row["next_plan"] = as_json(next_plan(table.snapshot().load_timeline(), table.now(), trigger))
-            row["requests"] = settings.schedule is not None
-            for one in (*row["pending"], *row["clusterings"]):
-                one["unfinished"] = largest_unfinished(table, one)
-        return row
+        return row | ({"requests": settings.schedule is not None} if whole else {})
 
-    def trigger(self, path: str) -> TriggerOptions:
+    def last_known(self, table: Table) -> Row | None:
+        return self._reports.last_known(table.storage.base_path)
+
+    def trigger(self, table: Table) -> TriggerOptions:
         """Of the table's pool, or of --schedule, or the defaults; below them what the table keeps, once it is known."""
+        path = table.storage.base_path
         options = self._daemon.pool_of(path).schedule or self._settings.schedule or _USUAL
         return self._reports.policies(path).over(options, self._settings.given)
 

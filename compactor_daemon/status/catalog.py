@@ -1,19 +1,48 @@
-"""Many tables at once: what needs care on each, or a row for each, the worst first."""
+"""Many tables at once: what needs care on each, or a row for each, the worst first; and what pages show of them, as
+storage has it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from phantombase.timeline.dashboard.details import as_counted
-from phantombase.timeline.dashboard.overview import FLAT
-from phantombase.timeline.dashboard.verdict import CheckOptions, TableVerdict, of_error
-from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.dashboard.overview import FLAT, Clock, as_json, next_plan
+from phantombase.timeline.dashboard.verdict import (
+    SILENCED,
+    CheckOptions,
+    Finding,
+    TableFacts,
+    TableVerdict,
+    care_of,
+    of_error,
+)
+from phantombase.timeline.errors import MalformedError, PhantombaseError
+from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.instants.triggers import TriggerOptions
+from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.terminal.text_table import Row
+from phantombase.timeline.view.view import Lag
 
 from ..attempt.failures import CLUSTERING
 from ..fleet.pools import Pool, Pools
-from .check import CheckMeans, TableCheck, check_table, examined_or_why
+from ..options import AttemptOptions
+from ..services.options import NO_POLICIES, Policies, read_policies
+from .check import (
+    POLICIES,
+    CheckMeans,
+    TableCheck,
+    check_table,
+    examined_or_why,
+    of_policies,
+    of_service,
+    of_status,
+    unfinished_of,
+)
+from .pending import Claimed, StatusOptions, largest_unfinished
+from .status import freshness_of, service_runs, table_status
 
 _THREADS = 8
 _MEANS, _NO_POOLS = CheckMeans(), Pools()
@@ -101,6 +130,76 @@ def catalog_rows(paths: Mapping[str, str], pools: Pools, means: CheckMeans = _ME
 
     with ThreadPoolExecutor(_THREADS) as threads:
         return sorted(threads.map(row, paths), key=lambda one: one.rank)
+
+
+_KEPT_S = 30.0
+_RECENT = 5
+_OF_REPORT = ("paused", SILENCED)
+"""Findings that the report of a table has besides."""
+_USUAL, _CARE = TriggerOptions(), CheckOptions()
+
+
+def pending_row(
+    table: Table, claims: Claimed, options: StatusOptions, trigger: TriggerOptions, lag: Lag | None, *, whole: bool
+) -> Row:
+    """See `TableInfo.about`. `trigger`: when a compaction is due."""
+    options = replace(options, recent=_RECENT if whole else 0)
+    status = from_one_snapshot(lambda: table_status(table.snapshot(), claims, options))
+    row: Row = as_json(status)
+    seen = tuple(unfinished_of(status))
+    odd = TableFacts(kind="", has_logs=True, completed=0, pending=seen, paused=status.paused)
+    found = [one for one in care_of(odd, _CARE, options.slo_s) if one.name not in _OF_REPORT]
+    row["findings"] = as_json([*found, *of_status(status)])
+    timeline = table.snapshot().load_timeline()
+    if trigger.freshness_s is not None and lag is not None:
+        age_s = 0.0 if lag.oldest is None else max(0.0, Clock.of(table).age(lag.oldest.time) or 0.0)
+        row["freshness"] = as_json(freshness_of(lag.oldest, age_s, trigger.freshness_s, timeline, status.pending))
+    if whole:
+        row |= {"next_plan": as_json(next_plan(timeline, table.now(), trigger)), "requests": None}
+        for one in (*row["pending"], *row["clusterings"]):
+            one["unfinished"] = largest_unfinished(table, one)
+    return row
+
+
+class StoredInfo:
+    """What storage alone shows, for pages of a service without a daemon: see `TableInfo`. What a table keeps is read
+    again after a while, and for its own page."""
+
+    def __init__(self, clock: ClockOptions) -> None:
+        self._clock = clock
+        self._known: dict[str, tuple[float, Policies, list[Finding]]] = {}
+
+    def about(self, table: Table, lag: Lag | None = None, *, whole: bool = True) -> Row:
+        table = table.with_clock(self._clock)
+        policies, found = self._of(table, again=whole)
+        options = StatusOptions(attempt=policies.over(AttemptOptions()))
+        row = pending_row(table, None, options, policies.over(_USUAL), lag, whole=whole)
+        row["findings"] += as_json([one for one in found if one.name == POLICIES])
+        return row
+
+    def last_known(self, table: Table) -> Row:
+        return {"findings": as_json(self._of(table)[1])}
+
+    def trigger(self, table: Table) -> TriggerOptions:
+        return self._of(table)[0].over(_USUAL)
+
+    def slo_s(self, path: str) -> float | None:
+        return None
+
+    def _of(self, table: Table, *, again: bool = False) -> tuple[Policies, list[Finding]]:
+        """What the table keeps, and the findings that need no look at what is pending."""
+        path = table.storage.base_path
+        known = self._known.get(path)
+        if known is None or again or time.monotonic() - known[0] > _KEPT_S:
+            policies, found = NO_POLICIES, list[Finding]()
+            try:
+                policies = read_policies(table.storage)
+            except MalformedError as error:
+                found = [of_policies(error)]
+            if table.config.has_logs:
+                found += (one for run in service_runs(table, Clock.of(table)) for one in of_service(run))
+            known = self._known[path] = time.monotonic(), policies, found
+        return known[1], known[2]
 
 
 def unlisted(listing: str, error: PhantombaseError) -> TableCheck:

@@ -60,6 +60,7 @@ from .status import InProgress, PendingWrite, ServiceRun, TableStatus, freshness
 
 _LOCK = "--lock LOCK"
 """Of commands that change what other processes may change, too: the lock that all of them share."""
+POLICIES = "policies"
 _NEEDS = {Service.ORPHANS: f"--remove {_LOCK}", Service.SYNC: "--to CATALOG"}
 """What the command of a service needs, unless it is `_LOCK`."""
 
@@ -197,7 +198,7 @@ def _examined(
         status_of = replace(means.status, attempt=policies.over(means.status.attempt, means.given))
         means = replace(means, trigger=policies.over(means.trigger, means.given), status=status_of)
     except MalformedError as error:  # what is pending is shown all the same
-        kept = [of_error("policies", "the options that the table keeps cannot be read: no daemon serves it", error)]
+        kept = [of_policies(error)]
     if not means.brief:
         list_ahead(seen.storage, ["", RECORDS] if has_logs else [""])
     facts, state = None, None
@@ -250,6 +251,11 @@ def _examined(
         seen=seen,
         state=state,
     )
+
+
+def of_policies(error: MalformedError) -> Finding:
+    """What a table keeps is unreadable."""
+    return of_error(POLICIES, "the options that the table keeps cannot be read: no daemon serves it", error)
 
 
 def _of_timeline(table: Snapshot, trigger: TriggerOptions) -> TableFacts:

@@ -16,7 +16,7 @@ from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
-from phantombase.timeline.dashboard.table_rows import TablePlace
+from phantombase.timeline.dashboard.table_rows import TableInfo, TablePlace
 from phantombase.timeline.dashboard.verdict import NOTHING, CheckOptions, TableFacts, Unfinished, care_of
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.instants.triggers import TriggerOptions
@@ -66,9 +66,10 @@ class ServiceClient:
         markers: bool = False,
         slo_s: float | None = None,
         access: Access | None = None,
+        stored: TableInfo | None = None,
     ) -> ServiceClient:
         tables = ServedTables(map(str, paths))
-        return ServiceClient.of_tables(tables, cache_bytes, markers=markers, slo_s=slo_s, access=access)
+        return ServiceClient.of_tables(tables, cache_bytes, markers=markers, slo_s=slo_s, access=access, stored=stored)
 
     @staticmethod
     def of_tables(
@@ -78,9 +79,10 @@ class ServiceClient:
         markers: bool = False,
         slo_s: float | None = None,
         access: Access | None = None,
+        stored: TableInfo | None = None,
     ) -> ServiceClient:
         access = access or Access()
-        pages, login = PeopleApp(tables, slo_s), LoginApp(access)
+        pages, login = PeopleApp(tables, slo_s, stored=stored), LoginApp(access)
         app = ServiceApp(tables, cache_bytes, access=access, markers=markers, pages=pages, login=login)
         return ServiceClient(app, asyncio.new_event_loop())
 
@@ -141,13 +143,13 @@ class Knows:
     def slo_s(self, path: str) -> float | None:
         return self._slo_s
 
-    def trigger(self, path: str) -> TriggerOptions:
+    def trigger(self, table: Table) -> TriggerOptions:
         return TriggerOptions()
 
-    def last_known(self, path: str) -> None:
+    def last_known(self, table: Table) -> None:
         return None
 
-    def about(self, table: Table, *, whole: bool = True) -> dict[str, Any]:
+    def about(self, table: Table, lag: object = None, *, whole: bool = True) -> dict[str, Any]:
         if self._fails:
             raise UnknownStateError("ZooKeeper does not answer")
         more: dict[str, Any] = {"clusterings": [], "in_progress": [], "next_plan": None, "requests": False}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,9 @@ from ..terminal.boundary import seconds
 from ..terminal.command import StorageOption, command
 from ..terminal.console import configure_logging
 from .render import CLOCK, Timezone
+
+_STORED = "phantombase.compactor_daemon.status.catalog"
+"""What compactors know of a table by its files: a service has the verdict of `check`."""
 
 
 @command
@@ -96,14 +100,15 @@ def serve(
 
     if (root is None) != (zookeeper is None):
         raise UsageError("--root and --zookeeper name a fleet together", todo="Give both, or none.")
-    fleet = None
+    clock, fleet = ClockOptions(timezone=timezone), None
+    stored = import_module(_STORED).StoredInfo(clock)  # by name: it stands above this package
     if root is not None and zookeeper is not None:
         configured = ["--config", str(file)] if (file := ctx.params.get("config")) else []
         fleet = StatusFleet(installed("--zookeeper"), [*configured, "--root", root, "--zookeeper", zookeeper], given)
 
     def pages(served: ServedTables, access: Access) -> tuple[PeopleApp, LoginApp]:
         actions = ActionApp(access, OrderRunner(installed(), given), settings) if allow_actions else None
-        return PeopleApp(served, slo, settings=settings, actions=actions, fleet=fleet), LoginApp(access)
+        return PeopleApp(served, slo, settings=settings, actions=actions, fleet=fleet, stored=stored), LoginApp(access)
 
     def name_of(path: str) -> str | None:
         base = "" if root is None else f"{full_path(root).rstrip('/')}/"
@@ -116,6 +121,6 @@ def serve(
         token=None if token_file is None else read_token(token_file),
         pages=pages,
         name_of=name_of,
-        clock=ClockOptions(timezone=timezone),
+        clock=clock,
     )
     service.run(on_ready=lambda address: typer.echo(f"listening at {address}"))

@@ -53,7 +53,7 @@ from .orders import CommandSettings
 from .pages import error_page, fleet_page, login_page, script, style, table_page, tables_page
 from .pages import groups_page as groups_html
 from .pages import instant_page as instant_html
-from .table_rows import FleetInfo, TableRows, recent
+from .table_rows import FleetInfo, TableInfo, TableRows, recent
 from .verdict import Health, is_silenced
 
 LOGIN = "/login"
@@ -108,7 +108,7 @@ _NOT_FOUND = Refused(404, "Not found")
 class PeopleApp:
     """Answers all requests except Hudi's. `slo_s`: see `TableRows`. `fleet_info`: of the compactor. `registry`: metrics
     of the daemon in this process. `settings`: those of the commands. `actions`: takes orders; None: pages show commands
-    to copy. `fleet`: of a service without a daemon."""
+    to copy. `fleet`, `stored`: of a service without a daemon."""
 
     def __init__(
         self,
@@ -119,10 +119,12 @@ class PeopleApp:
         settings: CommandSettings = _SETTINGS,
         actions: ActionApp | None = None,
         fleet: StatusFleet | None = None,
+        stored: TableInfo | None = None,
     ) -> None:
         self._tables, self._fleet_info, self._registry = tables, fleet_info, registry
         self._settings, self._actions, self._elsewhere = settings, actions, fleet
-        self._rows = TableRows(slo_s, fleet_info, settings, None if fleet is None else fleet.placed)
+        placed = fleet_info.placed if fleet_info is not None else None if fleet is None else fleet.placed
+        self._rows = TableRows(slo_s, fleet_info or stored, settings, placed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Names may contain encoded slashes, so the path is split before it is decoded.

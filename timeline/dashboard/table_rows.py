@@ -24,6 +24,7 @@ from ..storage.open_storage import open_storage
 from ..table.history import history_rows, read_history, sums
 from ..table.table import Table, from_one_snapshot
 from ..terminal.text_table import Row
+from ..view.view import Lag
 from .compactions import CompletedCompaction, Debt, completed_compactions
 from .details import by_need
 from .look import Activity, Checked, MetadataLooks, activity_of, lag_s, look
@@ -42,7 +43,7 @@ from .overview import (
     table_pauses,
     unfinished,
 )
-from .verdict import CheckOptions, Finding, Severity, TableFacts, TablePause, TableVerdict, care_of, of_error
+from .verdict import CheckOptions, Finding, Freshness, Severity, TableFacts, TablePause, TableVerdict, care_of, of_error
 
 _COMPACTIONS, _WORK = 10, 20
 _log = get_logger()
@@ -119,26 +120,31 @@ def table_report(
     table: Table,
     state: ServedState,
     facts: TableFacts,
+    trigger: TriggerOptions,
     slo_s: float | None,
     about: Callable[[bool], Known[Row]],
     *,
     whole: bool,
     more: Sequence[Finding] = (),
 ) -> TableReport:
-    """`facts`: of the state. `more`: see `verdict_of`. `about`: what daemons know of the table, asked now if the
-    argument says so. `whole`: with `details`. PhantombaseError: it cannot be read."""
+    """`facts`: of the state, by the `trigger`. `more`: see `verdict_of`. `about`: what is known of the table besides,
+    asked now if the argument says so. `whole`: with `details`. PhantombaseError: it cannot be read."""
     kinds = state.kinds if whole else None
     shown = from_one_snapshot(lambda: overview(table.snapshot(), pending_only=not whole, kinds=kinds))
     clock = Clock.of(table)
     fleet = about(whole or bool(shown.pending))
     work = (fleet.fact or {}).get("pending", ())
-    paused = tuple(table_pauses(table, clock)) if shown.pending or facts.due is not None else ()
+    behind_s, fresh = lag_s(facts, clock), (fleet.fact or {}).get("freshness") or {}
+    if (goal_s := trigger.freshness_s) is not None and behind_s is not None:
+        facts = replace(facts, freshness=Freshness(lag_s=behind_s, goal_s=goal_s, why=fresh.get("why")))
+    asks = shown.pending or facts.due is not None or facts.freshness is not None
+    paused = tuple(table_pauses(table, clock)) if asks else ()
     report = TableReport(
         served_as=served_as,
         path=table.storage.base_path,
         verdict=verdict_of(facts, shown, fleet, slo_s, paused, partial(silence, lambda: table.storage), more),
         slo_s=slo_s,
-        read_optimized_lag_s=lag_s(facts, clock),
+        read_optimized_lag_s=behind_s,
         file_groups_left_out=len(facts.flaws) + len(facts.unmergeable),
         file_groups_unchecked=facts.unchecked,
         debt=facts.debt,
@@ -154,7 +160,7 @@ def table_report(
         compactions=completed_compactions(table.with_timeline(state.timeline), _COMPACTIONS),
         work_done=done[::-1],
         work_sums=sums(done),
-        next_plan=(fleet.fact or {}).get("next_plan") or next_plan(state.timeline, clock.now, _TRIGGER),
+        next_plan=(fleet.fact or {}).get("next_plan") or next_plan(state.timeline, clock.now, trigger),
         fleet_info=fleet.fact,
         fleet_info_problem=fleet.problem,
     )
@@ -179,26 +185,30 @@ class TablePlace:
     own: bool
 
 
-class FleetInfo(Protocol):
-    """Which process works on which table. Called in a thread; PhantombaseError: it cannot be known now."""
+class TableInfo(Protocol):
+    """What is known of tables beside their timelines. Called in a thread; PhantombaseError: it cannot be known now."""
 
-    def about(self, table: Table, *, whole: bool = True) -> Row:
-        """One table, with the names of `compactor-daemon status --json`, its `findings` too. `whole`: also what only
-        its page shows: `next_plan`, whether this daemon `requests` compactions, and the `unfinished` file groups of
-        running ones."""
+    def about(self, table: Table, lag: Lag | None = None, *, whole: bool = True) -> Row:
+        """One table, with the names of `compactor-daemon status --json`, its `findings` too. `lag`: see `TableFacts`.
+        `whole`: also what only its page shows: `next_plan`, whether this daemon `requests` compactions, None without
+        one, and the `unfinished` file groups of running ones."""
         ...
 
-    def last_known(self, path: str) -> Row | None:
-        """The `findings` of a table when the daemon last looked at it, without access to storage; None: unknown."""
+    def last_known(self, table: Table) -> Row | None:
+        """The `findings` of a table when it was last looked at; None: unknown."""
         ...
 
-    def trigger(self, path: str) -> TriggerOptions:
+    def trigger(self, table: Table) -> TriggerOptions:
         """When a compaction of the table is due."""
         ...
 
     def slo_s(self, path: str) -> float | None:
         """The table is late if a compaction is pending for longer; None: it never is."""
         ...
+
+
+class FleetInfo(TableInfo, Protocol):
+    """Which process works on which table, too."""
 
     def placed(self, path: str) -> TablePlace:
         """Which pool and which daemons a table has."""
@@ -241,18 +251,17 @@ _CHECKED, _CHECKED_WHOLE = 4, 64
 
 
 class TableRows:
-    """`slo_s`: a compaction pending for longer is late, None: as in `FleetInfo`; `settings`: with the lock to show.
-    `placed`: as in `FleetInfo`, without one."""
+    """`slo_s`: a compaction pending for longer is late, None: as in `TableInfo`; `settings`: with the lock to show.
+    `placed`: as in `FleetInfo`."""
 
     def __init__(
         self,
         slo_s: float | None,
-        fleet_info: FleetInfo | None = None,
+        info: TableInfo | None = None,
         settings: CommandSettings = _SETTINGS,
         placed: Callable[[str], TablePlace] | None = None,
     ) -> None:
-        self._slo_s, self._fleet_info, self._settings = slo_s, fleet_info, settings
-        self._placed = placed if fleet_info is None else fleet_info.placed
+        self._slo_s, self._info, self._settings, self._placed = slo_s, info, settings, placed
         self._checked: dict[str, Checked] = {}
         self._metadata = MetadataLooks()
         self._listed: tuple[float, list[Row]] | None = None
@@ -313,13 +322,14 @@ class TableRows:
         return replace(found, verdict=verdict, pending=pending, name=opened.config.name)
 
     def _report(self, served: ServedTable, held: Held, whole: bool) -> TableReport:
-        table, path, info = served.table, served.path, self._fleet_info
-        trigger = _TRIGGER if info is None else info.trigger(path)
+        table, path, info = served.table, served.path, self._info
+        trigger = _TRIGGER if info is None else info.trigger(table)
         known, most = self._checked.get(path, {}), _CHECKED_WHOLE if whole else _CHECKED
         facts, self._checked[path] = look(table, held.state, trigger, known, most)
-        about = partial(self._about, table, path, whole)
+        about = partial(self._about, table, facts.lag, whole)
         more = self._metadata.of(table, held.state, facts, asks=whole)
-        found = table_report(served.name, table, held.state, facts, self._slo_of(path), about, whole=whole, more=more)
+        slo_s = self._slo_of(path)
+        found = table_report(served.name, table, held.state, facts, trigger, slo_s, about, whole=whole, more=more)
         if found.debt is not None:
             self.trends.add(path, clock_ms() / 1000, found.debt)
         if found.details is not None:
@@ -333,13 +343,13 @@ class TableRows:
         return inspect_lock(table.storage, given, table.config.properties, clock_ms())
 
     def _slo_of(self, path: str) -> float | None:
-        return self._slo_s if self._slo_s is not None or self._fleet_info is None else self._fleet_info.slo_s(path)
+        return self._slo_s if self._slo_s is not None or self._info is None else self._info.slo_s(path)
 
-    def _about(self, table: Table, path: str, whole: bool, asks: bool) -> Known[Row]:
-        info = self._fleet_info
+    def _about(self, table: Table, lag: Lag | None, whole: bool, asks: bool) -> Known[Row]:
+        info = self._info
         if info is None:
             return Known()
-        return Known.of(partial(info.about, table, whole=whole) if asks else partial(info.last_known, path))
+        return Known.of(partial(info.about, table, lag, whole=whole) if asks else partial(info.last_known, table))
 
 
 async def recent(table: ServedTable) -> Held:
