@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -16,7 +17,7 @@ from ..errors import MalformedError, MissingFileError, PhantombaseError, TableCh
 from ..format.instant import MERGES, SERVICES, Instant
 from ..instants.timeline import Timeline, since_completed, since_request
 from ..instants.triggers import TriggerOptions
-from ..metadata_table.records.keys import FILES
+from ..metadata_table.records.keys import COLUMN_STATS, FILES, PARTITION_STATS
 from ..prefetch import prefetched, prefetched_when_slow
 from ..service.table_state import PartitionFiles, ServedState
 from ..storage.folders import join
@@ -158,7 +159,7 @@ def of_metadata(table: Table, seen: Snapshot, facts: TableFacts) -> Iterator[Fin
     if facts.flaws or FILES not in seen.config.built_metadata_partitions:
         return
     # late: it takes pyarrow
-    from ..metadata_table.validate import damaged_partitions, validate
+    from ..metadata_table.validate import damaged_partitions, narrow_floats, validate
 
     name = "metadata-files"
     try:
@@ -177,6 +178,16 @@ def of_metadata(table: Table, seen: Snapshot, facts: TableFacts) -> Iterator[Fin
             todo=f"`compactor-daemon metadata TABLE --rebuild --indexes {index}` builds it again. If it cannot: DROP "
             "INDEX of Hudi, or take it out of .hoodie/.index_defs/index.json.",
         )
+    with suppress(UnsupportedError, MalformedError):  # a finding of its own, above or of the schema
+        if narrow := narrow_floats(seen):
+            stats = [one for one in seen.config.built_metadata_partitions if one in (COLUMN_STATS, PARTITION_STATS)]
+            yield Finding(
+                name="float-bounds",
+                what="column statistics leave out NaN: queries of Hudi skip files that have the rows",
+                found=f"{plural(len(narrow), 'file')}, such as {narrow[0]}",
+                todo=f"`compactor-daemon metadata TABLE --rebuild --indexes {','.join(stats)} --lock LOCK` writes them "
+                "again; until then give queries hoodie.enable.data.skipping=false.",
+            )
     if not different:
         return
     timeline = table.load_timeline()

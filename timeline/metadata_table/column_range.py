@@ -32,7 +32,7 @@ from .expression_index import Expression, bounds_of
 from .indexed_columns import IndexedColumn, Kind, Value, ValueType
 from .records.keys import MetadataRecord
 
-_FLOATS = (Kind.FLOAT, Kind.DOUBLE)
+FLOATS = (Kind.FLOAT, Kind.DOUBLE)
 _EXACT = decimal.Context(prec=100)
 
 
@@ -132,7 +132,7 @@ def no_values(column: IndexedColumn, rows: int) -> ColumnRange:
 
 def range_between(column: IndexedColumn, low: Value, high: Value, *, nulls: int, values: int) -> ColumnRange:
     """A range with these bounds; zero bounds of floats follow the rule of this module."""
-    if column.type.kind in _FLOATS:
+    if column.type.kind in FLOATS:
         low, high = (-0.0 if low == 0 else low), (0.0 if high == 0 else high)
     return ColumnRange(column=column.name, type=column.type, low=low, high=high, nulls=nulls, values=values)
 
@@ -161,7 +161,7 @@ def _range(column: IndexedColumn, array: pa.Array | None, rows: int) -> ColumnRa
         return ColumnRange(column=column.name, type=column.type, low=low, high=high, nulls=nulls, values=rows)
     if array.type != column.type.arrow:
         array = array.cast(column.type.arrow)
-    low, high = _float_ends(array) if column.type.kind in _FLOATS else _ends(array, column.type)
+    low, high = _float_ends(array) if column.type.kind in FLOATS else _ends(array, column.type)
     return range_between(column, low, high, nulls=nulls, values=rows)
 
 
@@ -199,7 +199,7 @@ def _to_text(value: Value | None) -> Any:
 def _from_text(data: Any, kind: ValueType) -> Value | None:
     if data is None:
         return None
-    if kind.kind in _FLOATS:
+    if kind.kind in FLOATS:
         return float.fromhex(data)
     if kind.kind in (Kind.BYTES, Kind.FIXED):
         return base64.b64decode(data, validate=True)

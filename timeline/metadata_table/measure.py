@@ -37,7 +37,7 @@ from ..prefetch import prefetched
 from ..storage.contract import Storage
 from ..storage.folders import join
 from ..table.table import Table, TableSchema
-from .column_range import ColumnRange, merged_ranges, no_values, range_between, ranges_of_rows
+from .column_range import FLOATS, ColumnRange, merged_ranges, no_values, range_between, ranges_of_rows
 from .expression_index import Expression, expressions_in
 from .index_definitions import definitions_in, stored_definitions
 from .indexed_columns import IndexedColumn, IndexVersion, Kind, Value, ValueType, columns_to_index, index_version
@@ -123,7 +123,7 @@ def _columns_in(block: LogBlock, columns: Sequence[IndexedColumn]) -> Sequence[I
 
 def _of_footer(file: pq.ParquetFile, there: pa.Schema, place: int, column: IndexedColumn) -> ColumnRange | None:
     """The footer's range of a column, None if it does not bound all values. `there`: the file's columns."""
-    if column.type.kind in (Kind.FLOAT, Kind.DOUBLE) or _type_at(there, column.name) != column.type:
+    if column.type.kind in FLOATS or _type_at(there, column.name) != column.type:
         return None
     if column.type.kind in _TIMES and old_calendar(file) is not None:
         return None
@@ -146,6 +146,19 @@ def _of_chunk(chunk: pq.ColumnChunkMetaData, column: IndexedColumn) -> ColumnRan
     except UnicodeDecodeError:
         return None  # shortened in the middle of a character
     return range_between(column, low, high, nulls=found.null_count, values=chunk.num_values)
+
+
+def lacks_bounds(storage: Storage, path: str, column: str) -> bool:
+    """Whether the footer of a base file has no bounds of a column that has values; False for a log file. Errors: as in
+    any read of the file."""
+    if not isinstance(parse_data_file(path.rpartition("/")[2]), BaseFileName):
+        return False
+    with storage.open_input(path, whole=False) as source, readable("file", path):
+        metadata = pq.read_metadata(source)
+    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+    chunks = (group.column(i) for group in groups for i in range(metadata.num_columns))
+    of_column = [(one.statistics, one.num_values) for one in chunks if one.path_in_schema == column]
+    return any(s is None or not (s.has_min_max or (s.has_null_count and s.null_count == n)) for s, n in of_column)
 
 
 def _physical(raw: bool | int | bytes, kind: ValueType) -> Value:

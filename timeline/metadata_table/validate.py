@@ -7,6 +7,7 @@ must exist."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -35,13 +36,14 @@ from ..view.grouping import file_groups
 from ..view.log_blocks import visibility_of
 from ..view.view import ViewFacts
 from ..view.view_loader import StorageListing, needs_archive
-from .expression_index import LAST_TEXT
+from .column_range import FLOATS
+from .expression_index import LAST_TEXT, Expression
 from .index_definitions import unfollowed_signs
-from .measure import Measure, index_records
+from .measure import Measure, index_records, lacks_bounds
 from .read import ListedFiles, load_metadata_view, read_entries, read_files, slice_entries
 from .record_index import followed_indexes
 from .records.entries import combine, entry_keys
-from .records.keys import EXPRESSION_INDEX, FILES, SECONDARY_INDEX
+from .records.keys import COLUMN_STATS, EXPRESSION_INDEX, FILES, SECONDARY_INDEX, column_stats_key
 from .valid_instants import refuse_uncompleted, valid_instants
 
 _LOOKS = 5
@@ -159,6 +161,35 @@ def _other_entries(table: Table, partition: str) -> str:
     raise TableChangedError(
         "the table changed at every try", path=table.storage.base_path, todo="Try again while less is written."
     )
+
+
+def narrow_floats(table: Snapshot) -> list[str]:
+    """Newest files with NaN in a column of floats whose statistics leave it out, so that Hudi's queries skip them: it
+    writes 0.0 to 0.0 for a base file, which has no bounds in its footer then, and NaN for a log file. Read are the
+    entries of these columns, and footers where they are 0.0. Errors as in `read_entries`; MissingFileError."""
+    if COLUMN_STATS not in table.config.built_metadata_partitions:
+        return []
+    measure = Measure.of(table, table.newest_schema())
+    columns = () if measure is None else measure.columns
+    floats = [c.name for c in columns if c.type.kind in FLOATS and not isinstance(c, Expression)]
+    if not floats:
+        return []
+    places = {
+        column_stats_key(column, slice_.partition, str(file.name)): join(slice_.partition, str(file.name))
+        for slice_ in table.load_view().slices()
+        for file in slice_.files
+        for column in floats
+    }
+    found = dict[str, None]()
+    for key, record in read_entries(table, COLUMN_STATS, list(places)):
+        stats = record["ColumnStatsMetadata"]
+        if key not in places or stats is None or stats["isDeleted"] or places[key] in found:
+            continue
+        low, high = (stats[bound] and stats[bound][1]["value"] for bound in ("minValue", "maxValue"))
+        is_nan = any(isinstance(bound, float) and math.isnan(bound) for bound in (low, high))
+        if is_nan or (low == high == 0 and lacks_bounds(table.storage, places[key], stats["columnName"])):
+            found[places[key]] = None
+    return list(found)
 
 
 def _narrow_bounds(table: Table, partition: str) -> str:

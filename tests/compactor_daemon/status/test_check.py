@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -31,7 +32,7 @@ from phantombase.compactor_daemon.services.maintain import pause_table
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions
 from phantombase.compactor_daemon.services.serve import ServiceDone, note_runs
 from phantombase.compactor_daemon.status import check
-from phantombase.compactor_daemon.status.catalog import check_tables
+from phantombase.compactor_daemon.status.catalog import StoredInfo, check_tables
 from phantombase.compactor_daemon.status.check import CheckMeans, check_table, of_status, unfinished_of
 from phantombase.compactor_daemon.status.pending import PendingCompaction, Work
 from phantombase.compactor_daemon.status.status import InProgress, PendingWrite, ServiceRun, TableStatus
@@ -54,9 +55,11 @@ from phantombase.timeline.dashboard.verdict import (
 )
 from phantombase.timeline.errors import MalformedError, MissingFileError, StorageError, TableChangedError, UsageError
 from phantombase.timeline.format.instant import format_time
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks import pause
 from phantombase.timeline.locks.pause import held_by
 from phantombase.timeline.locks.table_lock import POLICIES
+from phantombase.timeline.metadata_table import column_range
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupDebt
@@ -335,6 +338,23 @@ def test_a_metadata_table_that_hudi_cannot_use(tmp_path: Path, monkeypatch: pyte
     assert check_table("t", str(path)).verdict.health is Health.CARE
 
 
+def test_column_statistics_that_leave_out_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Hudi writes them: its queries skip the files. One with zeros alone has the same bounds, and is well."""
+    path = str(tmp_path / "t")
+    for part, values in {"a": [1.0, math.nan], "b": [0.0, -0.0], "c": [math.nan, None]}.items():
+        rows = pa.table({"id": [f"{part}1", f"{part}2"], "ts": [1, 1], "part": [part] * 2, "x": values})
+        writer(rows).table("t").key("id").ordering("ts").partition("part").bulk_insert(path)
+    monkeypatch.setattr(column_range, "_float_ends", lambda _: (0.0, 0.0))
+    made = ["--create", "--indexes", "files,column_stats,partition_stats", "--sole-writer"]
+    assert CliRunner().invoke(app, ["metadata", path, *made]).exit_code == 0
+    monkeypatch.undo()
+    (found,) = check_table("t", path).verdict.findings
+    assert (found.name, found.found.partition(",")[0]) == ("float-bounds", "2 files")
+    words = found.todo.partition("`compactor-daemon ")[2].partition(" --lock LOCK`")[0].split()
+    assert CliRunner().invoke(app, [*words, "--sole-writer"]).exit_code == 0
+    assert check_table("t", path).verdict.findings == ()
+
+
 # A lake with a table for each sickness. Each function makes a well table of two writes sick.
 
 
@@ -394,6 +414,10 @@ def _fresh(path: Path) -> None:
     _keeps(path, "phantombase.freshness=1h\n")
 
 
+def _behind(path: Path) -> None:
+    _keeps(path, "phantombase.freshness=1s\n")
+
+
 def _parked(path: Path) -> None:
     instant = str(schedule(str(path), sole_writer=True).instant)
     storage = Table.open(str(path)).storage
@@ -445,6 +469,7 @@ def _small_files(path: Path) -> None:
 
 
 LAKE: dict[str, tuple[Callable[[Path], None], set[str]]] = {
+    "behind": (_behind, {"behind-goal"}),
     "damaged-log": (_damaged_log, {"cannot-be-merged"}),
     "other-log": (_other_log, {"files"}),
     "lost-base": (_lost_base, {"files"}),
@@ -494,11 +519,11 @@ def test_a_lake_with_a_table_for_each_sickness(tmp_path: Path, monkeypatch: pyte
     health = {name: row["health"] for name, row in rows.items() if name not in CHECK_ALONE}
     status = json.loads(CliRunner().invoke(app, ["status", *root]).stdout)["tables"]
     assert {row["name"]: row["health"] for row in status if row["name"] not in CHECK_ALONE} == health
-    pages = ServiceClient.of(*(tmp_path / name for name in health)).ask("/api/tables").json()["tables"]
-    unknown = {"parked", "sync-fails", "policies", "kept", "fresh"}  # to a service without a daemon
-    assert {r["served_as"]: r["health"] for r in pages if r["served_as"] not in unknown} == {
-        name: word for name, word in health.items() if name not in unknown
-    }
+    client = ServiceClient.of(*(tmp_path / name for name in health), stored=StoredInfo(ClockOptions()))
+    pages = client.ask("/api/tables").json()["tables"]
+    assert {one["served_as"]: one["health"] for one in pages} == health
+    whole = {name: client.ask(f"/api/tables/{name}").json()["health"] for name in health}
+    assert whole == health
     options = {"attempt": AttemptOptions(), "retry": RetryOptions(), "order": next(iter(DaemonOrder))}
     settings = DaemonSettings(who="me", output=OutputOptions(), services=SERVICES, **options)  # type: ignore[arg-type]
     for name in health.keys() - {"no-settings"}:
