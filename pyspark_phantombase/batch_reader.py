@@ -29,7 +29,7 @@ from phantombase.timeline.codec.parquet_read import Share, open_parquet, readabl
 from phantombase.timeline.codec.stored_names import SAME_NAMES, Names
 from phantombase.timeline.errors import MissingFileError, UnknownStateError, UnsupportedError, UsageError
 from phantombase.timeline.prefetch import prefetched
-from phantombase.timeline.read.pins import SharedPin, held_moment, renewing
+from phantombase.timeline.read.pins import SharedPin, held_moment, note_unpinned, renewing
 from phantombase.timeline.read.table_read import Scan, plan_read
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, from_one_snapshot
@@ -164,17 +164,19 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks. Spark turns an empty list into one task without a scan."""
-        pin = None if self._options.pin is None else take_pin(self._options, self._options.open())
+        pin = take_pin(self._options, self._options.open)
         return [SlicePartition(scan, pin) for scan in plan_tasks(self._options, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return task_batches(partition, self._columns)
 
 
-def take_pin(options: SourceOptions, table: Table) -> SharedPin | None:
+def take_pin(options: SourceOptions, open_table: Callable[[], Table]) -> SharedPin | None:
     """Takes the pin of a batch query before it is planned; tasks renew it. Nothing reports its end: it expires."""
     if options.pin is None:
+        note_unpinned(open_table)
         return None
+    table = open_table()
     return SharedPin.take(table.storage, options.pin, held_moment(table, options.read))
 
 
@@ -286,7 +288,7 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     """The rows of a table as of now; every column may be null. Options: those of the source, for batch reads."""
     given = batch_options({**options, "path": path})
     table = given.open()
-    pin = take_pin(given, table)
+    pin = take_pin(given, lambda: table)
     scan, native = from_one_snapshot(lambda: _planned(table, given))
     columns = spark_columns(scan.schema)
     columns = StructType([StructField(field.name, field.dataType) for field in columns.fields])

@@ -45,7 +45,9 @@ from .windows import EARLIEST, completed_writes, moment_of_text
 
 PINS = f"{RECORDS}/pins"
 READS = f"{RECORDS}/reads"
-"""How many reads with a pin a process began in an hour since the epoch, by its clock: `<hour>-<its nonce>-<reads>`."""
+"""How many reads a process began in an hour since the epoch, by its clock: `<hour>-<its nonce>-<reads>`."""
+COUNT_READS = "PHANTOMBASE_COUNT_READS"
+"""A variable of readers: those without a pin count, too. Without it such a read writes nothing to a table."""
 _READS = re.compile(r"(\d{1,9})-[0-9a-f]{32}-(\d{1,9})")
 HOUR_MS = 3_600_000
 PIN_FOR = "2h"
@@ -165,7 +167,7 @@ def reads_by_hour(storage: Storage) -> dict[int, dict[str, int]]:
 
 
 def reads_an_hour(storage: Storage, now_ms: int) -> int:
-    """How many reads with a pin began in this hour or in the one before, whichever were more."""
+    """How many reads that count began in this hour or in the one before, whichever were more."""
     found, hour = reads_by_hour(storage), now_ms // HOUR_MS
     return max(sum(found.get(one, {}).values()) for one in (hour, hour - 1))
 
@@ -220,8 +222,8 @@ _counting = threading.Lock()
 
 
 def note_read(storage: Storage) -> None:
-    """Counts a read with a pin: it is what compactions of the table gain. At most two requests a minute, and in its
-    first of an hour one that lists what is over. What cannot be put is not counted."""
+    """Counts a read: it is what compactions of the table gain. At most two requests a minute, and in its first of an
+    hour one that lists what is over. What cannot be put is not counted."""
     now_ms, key = clock_ms(), (os.getpid(), storage.base_path)
     hour = now_ms // HOUR_MS
     with _counting:
@@ -237,6 +239,12 @@ def note_read(storage: Storage) -> None:
         storage.put_if_absent(path, b"")
         over = (list(paths) for at, paths in reads_by_hour(storage).items() if at < hour - 1)
         storage.delete_all([before] if before else [path for paths in over for path in paths])
+
+
+def note_unpinned(open_table: Callable[[], Table]) -> None:
+    """Counts a read without a pin, where the environment says so (`COUNT_READS`)."""
+    if os.environ.get(COUNT_READS, "0") not in ("", "0", "false"):
+        note_read(open_table().storage)
 
 
 class HeldPin:
@@ -352,6 +360,7 @@ def pinned(
     """Holds the state that a read needs while it runs, if it has a pin. The pin is put before the files are planned, so
     that every clean planned from then on sees it."""
     if pin is None:
+        note_unpinned(open_table)
         return nullcontext()
     table = open_table()
     return hold(table.storage, pin, held_moment(table, options))

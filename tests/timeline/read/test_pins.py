@@ -10,15 +10,19 @@ from typing import Any
 
 import pytest
 
+from phantombase import read
 from phantombase.compactor_daemon.cleaning.choice import held_files
 from phantombase.compactor_daemon.fleet import budget
 from phantombase.compactor_daemon.fleet.budget import PastWork
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.read import pins
 from phantombase.timeline.read.pins import (
+    COUNT_READS,
     HOUR_MS,
     PINS,
+    READS,
     HeldPin,
     Pin,
     PinOptions,
@@ -84,6 +88,21 @@ def test_reads_with_a_pin_are_counted(storage: LocalStorage, monkeypatch: pytest
     monkeypatch.setattr(pins, "READS", "no/such\0folder")
     now_ms += HOUR_MS
     SharedPin.take(storage, COPY, "1")
+
+
+def test_reads_without_a_pin_are_counted_where_the_environment_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    storage = LocalStorage(str(path))
+    read(str(path)).count()
+    assert not (path / READS).exists()
+    monkeypatch.setenv(COUNT_READS, "1")
+    for _ in range(2):
+        read(str(path)).count()
+    monkeypatch.setattr(pins, "_PUT_EACH_MS", 0)
+    read(str(path)).count()
+    assert reads_an_hour(storage, clock_ms()) == 3
 
 
 def test_two_readers_of_one_name_hold_both(storage: LocalStorage) -> None:
