@@ -308,7 +308,8 @@ class Control:
         match event:
             case SnapshotTaken(seen=seen, available=available):
                 pending = tuple(_on_clock(p, at) for p in seen.pending)
-                state = state.after_snapshot(pending, seen.claimed, now, poll_ms).with_lag(seen.lag)
+                next_ms = round(self.rules.rest_s * 1000) if seen.rests and not seen.claimed else poll_ms
+                state = state.after_snapshot(pending, seen.claimed, now, next_ms).with_lag(seen.lag)
                 self.use.owes(state.pool, seen.before)
                 due = seen.due and self.stop is None
                 if (due, available, seen.costs) == (state.due, state.available, state.costs):

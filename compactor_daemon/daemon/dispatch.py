@@ -1,6 +1,7 @@
 """The next actions of a daemon, by the state of its tables, its own work and the clock (no I/O).
 
-    relist      list a table's timeline: every `poll_s`, or after the doorbell rang or a claim changed
+    relist      list a table's timeline: every `poll_s`, at rest every `rest_s`; after the doorbell rang or a claim
+                changed
     request     request a compaction under the table lock (daemons with --schedule): after a snapshot found one due, or
                 at the latest moment for a goal of freshness; while no plan of the table waits
     sweep       finish what other compactors left at completed instants: at the start, then every `sweep_s`
@@ -36,6 +37,8 @@ UPKEEP_LEAST = 16
 """The least number of snapshots and requests at a time."""
 _SWEEPS = 4
 """The most sweeps at a time: with the report that follows, one takes as long as tens of snapshots of an idle table."""
+_REST_POLLS, _REST_MOST_S = 6, 60.0
+"""A table at rest is listed at each such poll, if these are not further apart."""
 _USUAL_SLO_S = 3600.0
 """The SLO of tables without one, where other tables have one or a goal of freshness."""
 
@@ -70,7 +73,12 @@ class Rules:
         "fleet share it. The greatest benefit for its cost comes first",
         metavar="AMOUNT",
     )
-    poll_s: float = option(10.0, "how often each table's timeline is listed", flag="poll_interval", least=0.1)
+    poll_s: float = option(
+        10.0,
+        "how often each table's timeline is listed; at rest a sixth as often, if that is at most a minute",
+        flag="poll_interval",
+        least=0.1,
+    )
     sweep_s: float = option(300.0, "how often a table is searched for what other compactors left at completed instants")
     services: bool = option(False, "run the services of the tables")
     services_s: float = option(300.0, "how often the services of a table run", flag="services_interval", least=1)
@@ -81,6 +89,11 @@ class Rules:
         check_above_zero(self, "poll_s", "sweep_s", "services_s")
         if self.budget is not None:
             Budget.parse(self.budget)
+
+    @property
+    def rest_s(self) -> float:
+        """How often the timeline of a table at rest is listed."""
+        return max(self.poll_s, min(_REST_POLLS * self.poll_s, _REST_MOST_S))
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,6 +267,7 @@ class TableOnStorage:
         has_rows = schedule.freshness_s is not None and not (isinstance(lag, SeenLag) and lag.oldest is None)
         if not (due or has_rows or schedule.any_radical or found.paused or _unfinished(timeline.instants)):
             mark = table.timelines.mark(entries, timeline)
+            found = replace(found, rests=mark.is_old)
             rest = replace(found, before=(0.0, 0.0)) if any(found.before) else found  # it counts once
             self._calm = _Calm(seen=rest, table=seen, mark=mark, settings=settings, until=until)
         return found

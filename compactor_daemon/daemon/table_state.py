@@ -59,7 +59,8 @@ class SeenTable:
     plan were parked when the services ran last. `paused`: a person has paused services of the
     table; of one with nothing to do, as far as is known. `lag`: where there is a goal of freshness, and its state is
     known. `costs`: see `fleet.budget`. `plan`: what a plan that is due would gain, if that is asked for. `before`: what
-    work took in the hour before the daemon began; of the first snapshot under a budget."""
+    work took in the hour before the daemon began; of the first snapshot under a budget. `rests`: there is nothing to
+    do, and there was no write for a while."""
 
     pending: tuple[Pending, ...]
     claimed: frozenset[str]
@@ -71,6 +72,7 @@ class SeenTable:
     costs: Costs = USUAL
     plan: Gain | None = None
     before: Spent = (0.0, 0.0)
+    rests: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

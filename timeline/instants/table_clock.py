@@ -292,6 +292,7 @@ class TimelineLoader:
             folder=self.config.timeline_folder,
             names=hash(tuple(entries)),
             last=last if by_last and not self.storage.is_file_system else "",
+            is_old=is_old,
         )
 
 
@@ -299,12 +300,14 @@ class TimelineLoader:
 class TimelineMark:
     """See `TimelineLoader.mark`. `names`: a hash of all entries of the folder. `last`: the last name, where only later
     ones are asked for, which costs an object store the less the more instants there are: nothing is pending, and no
-    clock is so wrong that a new instant is earlier. What is removed, or added before it, is not seen."""
+    clock is so wrong that a new instant is earlier. What is removed, or added before it, is not seen. `is_old`: the
+    newest instant is."""
 
     storage: Storage
     folder: str
     names: int
     last: str
+    is_old: bool
 
     @property
     def is_passed(self) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phantombase.compactor_daemon.attempt.failures import Parked, Ready, RetryOptions, Waits
-from phantombase.compactor_daemon.daemon.control import Control, Moment, WorkEnded
+from phantombase.compactor_daemon.daemon.control import Control, Moment, SnapshotTaken, WorkEnded
 from phantombase.compactor_daemon.daemon.dispatch import (
     DaemonOrder,
     NextSteps,
@@ -26,7 +26,7 @@ from phantombase.compactor_daemon.daemon.dispatch import (
     Take,
     next_steps,
 )
-from phantombase.compactor_daemon.daemon.table_state import Pending, SeenLag, TableState
+from phantombase.compactor_daemon.daemon.table_state import Pending, SeenLag, SeenTable, TableState
 from phantombase.compactor_daemon.fleet.pools import Pool, QuotaUsage, pools_of
 
 NOW = 1_000_000
@@ -248,6 +248,17 @@ def test_a_table_with_nothing_to_do_rests_until_its_next_look() -> None:
     many = {"a": SEEN, **{f"t{n}": replace(SEEN, snapshot_at=NOW - n) for n in range(1, 9)}, "z": tables["c"]}
     assert list(resting.awake(many, NOW, Rules(), 2)) == ["t7", "t8", "z"], "those that are overdue for longest"
     assert len(resting.awake(many, NOW, Rules(once=True), 2)) == 9
+
+
+@pytest.mark.parametrize(("poll_s", "rest_s"), [(1.0, 6.0), (10.0, 60.0), (30.0, 60.0), (90.0, 90.0)])
+def test_a_table_at_rest_is_listed_less_often(poll_s: float, rest_s: float) -> None:
+    """Not one on which another process works, or that was written to within ten minutes."""
+    for rests, claimed, after_s in ((True, "", rest_s), (True, "1", poll_s), (False, "", poll_s)):
+        use = QuotaUsage(pools=pools_of((), (), ()), slots=1, began=0)
+        control = Control(rules=Rules(poll_s=poll_s), retry=RetryOptions(), use=use, tables={"a": SEEN})
+        seen = SeenTable(pending=(), claimed=frozenset(filter(None, [claimed])), due=False, oldest_s=None, rests=rests)
+        control.apply(SnapshotTaken("a", seen=seen, available=True), Moment(now_ms=NOW, epoch_ms=NOW))
+        assert control.tables["a"].snapshot_at == NOW + after_s * 1000
 
 
 def test_of_a_table_in_trouble_nothing_is_taken_or_requested() -> None:
