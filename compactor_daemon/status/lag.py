@@ -141,5 +141,7 @@ def why_behind(
             )
         return f"compaction {plan.instant} is in progress"
     if plan.state == "waiting" and plan.why is None:
-        return slots or f"no process works on compaction {plan.instant}: there is no daemon, or it has too few slots"
+        named = f"compaction {plan.instant}"
+        alone = f"no process works on {named}: there is no daemon, or it has too few slots"
+        return slots or (f"{named} waits for this daemon to take it" if requested else alone)
     return f"compaction {plan.instant} is {plan.state}" + (f": {plan.why}" if plan.why else "")

@@ -126,6 +126,7 @@ def test_the_reason_of_a_lag_near_its_goal() -> None:
     assert why(ROW, writer="5") == "a plan waits for the write 5: version 6 is planned only without pending writes"
     assert why(PLANNED) == "compaction 7 is pending"
     assert why(PLANNED, ONE) == "no process works on compaction 7: there is no daemon, or it has too few slots"
+    assert why(PLANNED, ONE, requested=True) == "compaction 7 waits for this daemon to take it"
     assert why(PLANNED, ONE, slots="all 2 slots are in use") == "all 2 slots are in use"
     assert why(PLANNED, replace(ONE, why="waits: x")) == "compaction 7 is waiting: waits: x"
     assert why(PLANNED, replace(ONE, state="parked", why="torn")) == "compaction 7 is parked: torn"
