@@ -12,7 +12,7 @@ from typing import Any
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, StorageError
 from phantombase.timeline.format.clean import decode_clean_plan
-from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
+from phantombase.timeline.format.commit_metadata import LATEST_SCHEMA, LEDGER, CommitMetadata
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.compaction_plan import (
@@ -32,7 +32,6 @@ from phantombase.timeline.planning.partition_walk import why_planned
 from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.snapshot import list_ahead
-from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.in_progress import pending_replacing_writes
 from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 from phantombase.timeline.table.traces import data_files

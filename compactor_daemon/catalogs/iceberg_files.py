@@ -22,9 +22,9 @@ from phantombase.timeline.codec.avro_schema import META_COLUMNS
 from phantombase.timeline.codec.calendar import old_calendar
 from phantombase.timeline.codec.parquet_read import open_parquet, readable
 from phantombase.timeline.errors import MalformedError, UnsupportedError
+from phantombase.timeline.format.commit_metadata import TableSchema
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.storage.contract import Storage, open_listed
-from phantombase.timeline.table.schema_finder import TableSchema
 from phantombase.timeline.view.view import BaseFile
 
 _THREADS = 8

@@ -17,12 +17,12 @@ import pyarrow as pa
 import xxhash
 
 from phantombase.timeline.errors import MalformedError, MissingFileError, UsageError
+from phantombase.timeline.format.commit_metadata import TableSchema
 from phantombase.timeline.format.file_name import BaseFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.instant_files import retained_by
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.read.windows import earliest_to_retain
-from phantombase.timeline.table.schema_finder import TableSchema
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.view.view import GroupKey, TableView, latest_base_slice
 

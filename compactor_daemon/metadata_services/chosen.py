@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.format.commit_metadata import TableSchema
 from phantombase.timeline.metadata_table.index_definitions import (
     READ_AS_DEFINED,
     UNBUILDABLE,
@@ -31,7 +32,6 @@ from phantombase.timeline.metadata_table.records.keys import (
     RowIndex,
 )
 from phantombase.timeline.option import check_least, least_of, option, same_option, spelled_class
-from phantombase.timeline.table.schema_finder import TableSchema
 from phantombase.timeline.table.table import Snapshot
 
 if TYPE_CHECKING:

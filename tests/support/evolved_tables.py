@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.codec.avro_schema import META_COLUMNS
-from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
+from phantombase.timeline.format.commit_metadata import LATEST_SCHEMA, CommitMetadata, encode
 from phantombase.timeline.format.compaction_plan import decode_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.log_block import scan_blocks
@@ -27,7 +27,6 @@ from phantombase.timeline.planning.schedule import Scheduled, schedule_compactio
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.storage.folders import HOODIE, RECORDS
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
 

@@ -10,8 +10,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from typing import Annotated, Any, TypedDict
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import msgspec
 
@@ -27,8 +27,13 @@ from ..codec.avro_container import (
     root_record,
     write_record,
 )
+from ..codec.avro_schema import defaults_of, with_meta_columns, without_meta_columns
+from ..codec.stored_names import StoredNames
 from ..errors import MalformedError, reason_of
 from .layout import MetadataEncoding
+
+if TYPE_CHECKING:  # not needed by `show` to start
+    import pyarrow as pa
 
 LOG_COMPACT = "LOG_COMPACT"
 """Operation type of a completed log compaction, which otherwise looks like a delta commit."""
@@ -37,6 +42,9 @@ CLUSTER = "CLUSTER"
 
 SERVICE_OPERATIONS = frozenset({"COMPACT", LOG_COMPACT, CLUSTER, "INDEX"})
 """Operation types of table services: they rearrange what writes have written, and change no row."""
+
+LATEST_SCHEMA = "latest_schema"
+"""Key in extraMetadata of Hudi's record of the columns, where they evolve on read."""
 
 LEDGER = "phantombase.ledger"
 """Our key in extraMetadata; its value: {"total": counts, "file_groups": {partition/file id: counts}}."""
@@ -50,6 +58,38 @@ STREAMER_CHECKPOINTS = (
     *("streamer.checkpoint.key.v2", "streamer.checkpoint.reset.key.v2"),
 )
 """Keys of Hudi Streamer, any of which makes the newest write with it the one that it starts from (1.2.0)."""
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """`commit_text`: as recorded in commits; `file_text`: as stored in data files (Avro JSON). `evolved`: Hudi's record
+    of the columns, where they evolve on read. `names`: of the columns in older files."""
+
+    commit_text: str
+    file_text: str
+    evolved: str | None = None
+    names: StoredNames = StoredNames()
+
+    @staticmethod
+    def of(text: str, *, populate_meta_fields: bool) -> TableSchema:
+        """The schema of a table whose commits record `text`: with meta columns in its files if it has them."""
+        own = without_meta_columns(text)  # version 6 delete_partition commits record the meta columns too
+        return TableSchema(commit_text=own, file_text=with_meta_columns(own) if populate_meta_fields else own)
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        from ..codec.arrow_schema import arrow_schema  # late: `show` does not need it to start
+
+        return arrow_schema(self.file_text)
+
+    @cached_property
+    def defaults(self) -> Mapping[tuple[str, ...], Any]:
+        return defaults_of(self.file_text)
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """The entries in a commit's extra metadata."""
+        return {"schema": self.commit_text, **({LATEST_SCHEMA: self.evolved} if self.evolved else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

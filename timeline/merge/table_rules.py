@@ -6,16 +6,19 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import pyarrow as pa
 
 from ..codec.conform import Defaults
 from ..errors import MalformedError, UnsupportedError
+from ..format.commit_metadata import TableSchema
 from ..format.layout import Slicing
 from ..format.merge_settings import USE_HUDI, DeleteMarker, NotGiven
 from ..format.record_key import KeySource
 from ..format.table_config import PROPERTIES, MergeMode, TableConfig
-from ..table.table import Snapshot, Table, TableSchema
+from ..instants.table_clock import TimelineLoader
+from ..instants.timeline import Timeline
 from ..view.log_blocks import visibility_of
 from .gaps import Unset
 from .rule import IS_DELETED, MergeRule, SliceRules
@@ -24,8 +27,20 @@ _DELETES_FORGET_SINCE = 9
 """The table version from which rows marked deleted give no columns to later rows."""
 
 
+class RuleSource(Protocol):
+    """What the rules are made of: a snapshot of a table has it. To merge, a slice and its rules are enough."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """The instants that the snapshot shows."""
+
+    @property
+    def timelines(self) -> TimelineLoader:
+        """Loads its archive; has the settings of the table."""
+
+
 def slice_rules(
-    table: Snapshot,
+    table: RuleSource,
     schema: TableSchema,
     *,
     as_of: str | None = None,
@@ -35,12 +50,12 @@ def slice_rules(
 ) -> SliceRules:
     """The rules for merging this table's slices for one reader. `merging`: False if only base files are read, so that
     the merge rules of log files are irrelevant. UnsupportedError: log files would be merged wrongly."""
-    timeline = table.timeline
-    config, version = table.config, table.config.version
-    _check_names(table, schema.arrow)
-    by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    timeline, loader = table.timeline, table.timelines
+    config, base_path = loader.config, loader.storage.base_path
+    _check_names(schema.arrow, base_path)
+    by_name = config.layout.slicing is Slicing.BY_BASE_INSTANT
     if merging and by_name and timeline.may_be_archived_later and not timeline.archived:
-        timeline = table.timelines.with_its_archive(timeline)  # only the blocks have the instants of their writes
+        timeline = loader.with_its_archive(timeline)  # only the blocks have the instants of their writes
     rules = SliceRules(
         schema=schema.arrow,
         keys=_key_source(config, schema.arrow),
@@ -52,14 +67,14 @@ def slice_rules(
         batch_rows=batch_rows,
         names=schema.names,
         # Avro's rule holds on version 6: Hudi 0.15.0 follows it in logs and when it compacts, 1.2.0 fails.
-        defaults=Defaults(values=schema.defaults, filled=not table.layout.has_completion_times),
+        defaults=Defaults(values=schema.defaults, filled=not config.layout.has_completion_times),
     )
     if not merging:
         return rules
     try:
         config.check_mergeable()
     except UnsupportedError as error:
-        raise error.below(table.storage.base_path) from error
+        raise error.below(base_path) from error
     fields = _ordering_fields(config.ordering_fields, schema.arrow)
     if not rules.keys.fields or not set(rules.keys.fields) <= set(schema.arrow.names):
         what = "the table's record key is not among its columns"
@@ -68,10 +83,10 @@ def slice_rules(
     if IS_DELETED in schema.arrow.names and schema.arrow.field(IS_DELETED).type != pa.bool_():
         # Hudi 0.15 ignores such a column, 1.2 fails.
         what = f"a column {IS_DELETED} of another type than boolean is not supported"
-        raise UnsupportedError(what, path=table.storage.base_path, found=str(schema.arrow.field(IS_DELETED).type))
+        raise UnsupportedError(what, path=base_path, found=str(schema.arrow.field(IS_DELETED).type))
     settings = config.merge_settings
     if settings.not_given is not None:
-        _check_not_given(settings.not_given, schema, version)
+        _check_not_given(settings.not_given, schema, config.version)
     _check_marker(settings.marker, schema.arrow)
     ordering = fields if settings.mode is not MergeMode.COMMIT_TIME else ()
     rule = MergeRule(
@@ -93,7 +108,7 @@ def _named(name: str, schema: pa.Schema) -> str:
     return alike[0] if len(alike) == 1 else name
 
 
-def _check_names(table: Table, schema: pa.Schema) -> None:
+def _check_names(schema: pa.Schema, base_path: str) -> None:
     """UnsupportedError: columns that differ by case only, which are one column for Hudi on Spark."""
     if len({name.lower() for name in schema.names}) == len(schema.names):
         return
@@ -101,7 +116,7 @@ def _check_names(table: Table, schema: pa.Schema) -> None:
     what = "columns whose names differ by case only are not supported"
     expected = "names that differ in other letters, as Spark needs them"
     found = ", ".join(name for name in schema.names if count[name.lower()] > 1)
-    raise UnsupportedError(what, path=table.storage.base_path, expected=expected, found=found)
+    raise UnsupportedError(what, path=base_path, expected=expected, found=found)
 
 
 def _key_source(config: TableConfig, schema: pa.Schema) -> KeySource:

@@ -23,13 +23,12 @@ from ..codec.avro_schema import (
 )
 from ..codec.stored_names import Names, StoredNames
 from ..errors import MalformedError, UnsupportedError, reason_of
+from ..format.commit_metadata import LATEST_SCHEMA
 from ..format.instant import Instant
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from ..storage.contract import Storage, listed_if_there
 
-LATEST_SCHEMA = "latest_schema"
-"""The key in a commit's extra metadata."""
 _ALIKE = (frozenset({"int", "long", "string"}), frozenset({"float", "double"}))
 """Types between which a column may change: old values in files are read as in Hudi."""
 _KNOWN_KINDS = frozenset({"boolean", "int", "long", "float", "double", "string", "record", "array", "map"})

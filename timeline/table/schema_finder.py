@@ -3,59 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import replace
+from typing import TypeAlias
 
-from ..codec.avro_schema import defaults_of, hudi_types, with_meta_columns, without_meta_columns
+from ..codec.avro_schema import hudi_types
 from ..codec.stored_names import StoredNames
 from ..errors import MalformedError, UnsupportedError
-from ..format.commit_metadata import SERVICE_OPERATIONS
+from ..format.commit_metadata import LATEST_SCHEMA, SERVICE_OPERATIONS, TableSchema
 from ..format.instant import Instant
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
-from .evolved_schema import LATEST_SCHEMA, load_columns, names_in_files, parse_columns
-
-if TYPE_CHECKING:  # not needed by `show` to start
-    import pyarrow as pa
-
+from .evolved_schema import load_columns, names_in_files, parse_columns
 
 _NOT_SUPPORTED = frozenset({"blob", "variant", "vector"})
 
 WasVisible: TypeAlias = Callable[[Instant], bool]
 """Whether a completed write counts in a past state."""
-
-
-@dataclass(frozen=True)
-class TableSchema:
-    """`commit_text`: as recorded in commits; `file_text`: as stored in data files (Avro JSON). `evolved`: Hudi's record
-    of the columns, where they evolve on read. `names`: of the columns in older files."""
-
-    commit_text: str
-    file_text: str
-    evolved: str | None = None
-    names: StoredNames = StoredNames()
-
-    @staticmethod
-    def of(text: str, *, populate_meta_fields: bool) -> TableSchema:
-        """The schema of a table whose commits record `text`: with meta columns in its files if it has them."""
-        own = without_meta_columns(text)  # version 6 delete_partition commits record the meta columns too
-        return TableSchema(commit_text=own, file_text=with_meta_columns(own) if populate_meta_fields else own)
-
-    @cached_property
-    def arrow(self) -> pa.Schema:
-        from ..codec.arrow_schema import arrow_schema  # late: `show` does not need it to start
-
-        return arrow_schema(self.file_text)
-
-    @cached_property
-    def defaults(self) -> Mapping[tuple[str, ...], Any]:
-        return defaults_of(self.file_text)
-
-    @property
-    def recorded(self) -> dict[str, str]:
-        """The entries in a commit's extra metadata."""
-        return {"schema": self.commit_text, **({LATEST_SCHEMA: self.evolved} if self.evolved else {})}
 
 
 def find_schema(

@@ -24,7 +24,8 @@ from ..errors import (
     UnsupportedError,
     UsageError,
 )
-from ..format.commit_metadata import CommitMetadata
+from ..format.commit_metadata import LATEST_SCHEMA, CommitMetadata
+from ..format.commit_metadata import TableSchema as TableSchema
 from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant, is_time, parse_as_of, parse_time
 from ..format.layout import Layout
@@ -42,8 +43,6 @@ from ..storage.storage_options import Given
 from ..view.facts import FactLoader
 from ..view.view import TableView, ViewFacts
 from ..view.view_loader import Listing, StorageListing, ViewAsked, ViewLoader
-from .evolved_schema import LATEST_SCHEMA
-from .schema_finder import TableSchema as TableSchema
 from .schema_finder import WasVisible, find_schema, names_in_inputs
 
 T = TypeVar("T")

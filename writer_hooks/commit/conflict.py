@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.codec.avro_schema import without_meta_columns
-from phantombase.timeline.format.commit_metadata import CLUSTER, SERVICE_OPERATIONS, CommitMetadata
-from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
+from phantombase.timeline.format.commit_metadata import CLUSTER, LATEST_SCHEMA, SERVICE_OPERATIONS, CommitMetadata
 from phantombase.timeline.view.view import GroupKey
 
 

@@ -28,7 +28,7 @@ from phantombase.timeline.errors import (
     UnknownCommitError,
 )
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata, WriteStat
+from phantombase.timeline.format.commit_metadata import CLUSTER, LATEST_SCHEMA, LOG_COMPACT, CommitMetadata, WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout
@@ -43,7 +43,7 @@ from phantombase.timeline.metadata_table.measure import Measured
 from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, apply_update, prepare
 from phantombase.timeline.read.windows import retained_since
-from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA, carry_history
+from phantombase.timeline.table.evolved_schema import carry_history
 from phantombase.timeline.table.in_progress import (
     READ_INSIDE,
     check_lock,

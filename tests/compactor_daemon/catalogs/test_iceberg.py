@@ -30,12 +30,12 @@ from phantombase.compactor_daemon.catalogs.options import SyncOptions
 from phantombase.compactor_daemon.catalogs.sync import sync_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import ConflictError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.format.commit_metadata import TableSchema
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.schema_finder import TableSchema
 from phantombase.timeline.table.table import Snapshot
 from tests.support.archived_tables import archive
 from tests.support.builders import timeline_of

@@ -21,9 +21,9 @@ from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.codec.avro_schema import META_COLUMNS
+from phantombase.timeline.format.commit_metadata import LATEST_SCHEMA
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import ReadOptions, read_table
-from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from tests.hudi.cases.random_history import SEEDS, RandomSteps
 from tests.hudi.cases.rows import same
 from tests.hudi.cases.shared_table import EvolvingTable

@@ -12,11 +12,11 @@ from phantombase import writer
 from phantombase.timeline.codec.avro_schema import META_COLUMNS
 from phantombase.timeline.errors import StalePlanError, UnsupportedError, UsageError
 from phantombase.timeline.filter.tree import parse_filter
+from phantombase.timeline.format.commit_metadata import LATEST_SCHEMA
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.export import read_any
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
-from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import archive, cluster, small_files
 from tests.support.change_feeds import at, operations, request

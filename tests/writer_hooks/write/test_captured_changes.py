@@ -13,10 +13,9 @@ import pytest
 
 from phantombase import Writer, read, writer
 from phantombase.timeline.errors import ConflictError, UnsupportedError
-from phantombase.timeline.format.commit_metadata import WriteStat, decode, encode
+from phantombase.timeline.format.commit_metadata import LATEST_SCHEMA, WriteStat, decode, encode
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.storage.folders import HOODIE
-from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileSlice, latest_slice
 from phantombase.writer_hooks.commit import transaction
