@@ -222,9 +222,8 @@ _ECHO_MS = 500
 
 def _on_clock(pending: Pending, at: Moment) -> Pending:
     """Converts the time until which an instant waits, from the machine's clock to the loop's."""
-    match pending.readiness:
-        case Waits(until_ms):
-            return replace(pending, readiness=Waits(until_ms + at.now_ms - at.epoch_ms))
+    if isinstance(waits := pending.readiness, Waits):
+        return replace(pending, readiness=Waits(waits.until_ms + at.now_ms - at.epoch_ms))
     return pending
 
 
@@ -347,13 +346,12 @@ class Control:
         if event.bytes_read is not None:
             state = state.learned((at.now_ms - began) / 1000, event.bytes_read)
         if not (event.unknown or event.claimed) and event.error is None:
+            done = event.done_elsewhere | {event.instant}
+            state = replace(state, pending=tuple(p for p in state.pending if p.instant not in done))
             state = state.spread_by(is_missed=event.bytes_read is None)
         if event.claimed:
             state = replace(state, claimed=state.claimed | {event.instant})
         else:
-            if not event.unknown and event.error is None:
-                done = event.done_elsewhere | {event.instant}
-                state = replace(state, pending=tuple(p for p in state.pending if p.instant not in done))
             # Not tried for a while, also after a success: a restore may make it pending again, and then it must not be
             # tried in a loop. A daemon that runs once never tries it again, or it would never end.
             until = _NEVER_MS if self.rules.once else at.now_ms + round(self.retry.backoff_s * 1000)

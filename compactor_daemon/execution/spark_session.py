@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -90,6 +91,15 @@ def living(context: Any) -> Any:
     if getattr(context, "_jsc", context) is None:
         raise SparkError("the session of Spark was stopped", todo="Make a new session, and the DataFrame again in it.")
     return context
+
+
+def threads_of(context: Any) -> int:
+    """How many tasks a Spark that is one process runs at a time, with the files of this machine; 0: its tasks may run
+    elsewhere. Its default parallelism may be any number of the user's."""
+    one = re.fullmatch(r"local(\[(\d*).*\])?", str(context.master))
+    if one is None:
+        return 0
+    return int(one[2]) if one[2] else min(int(context.defaultParallelism), os.cpu_count() or 1)
 
 
 class StartingSpark:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from phantombase.compactor_daemon.execution.spark_session import arrow_of_spark
+from phantombase.compactor_daemon.execution.spark_session import arrow_of_spark, threads_of
 from phantombase.timeline.codec.calendar import old_calendar
 from phantombase.timeline.codec.parquet_footer import is_encrypted
 from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, readable
@@ -187,11 +187,6 @@ def _scan(frame: Any, table: Storage) -> ParquetScan:
     return ParquetScan(storage=storage, schema=schema, stored=first, shares=shares)
 
 
-def is_one_process(context: Any) -> bool:
-    """Whether the tasks of a Spark context run on this machine, with the files that it has."""
-    return re.fullmatch(r"local(\[.*\])?", str(context.master)) is not None
-
-
 def _task_bytes(conf: Any, size: int, cores: int) -> int:
     """The bytes of files for one task, as Spark shares them."""
     return min(int(conf.filesMaxPartitionBytes()), max(int(conf.filesOpenCostInBytes()), -(-size // cores)))
@@ -251,7 +246,7 @@ def _files(session: Any, index: Any, table: Storage) -> tuple[Storage, list[Scan
     root = match[0] if match else found[0].path
     _need(all(file.path.startswith(f"{root}/") for file in found), "files in several places")
     if root == "file:":
-        _need(is_one_process(session.sparkContext), "files of this machine, and tasks that may run elsewhere")
+        _need(threads_of(session.sparkContext) > 0, "files of this machine, and tasks that may run elsewhere")
     storage = open_storage("/") if root == "file:" else storage_beside(table, root)
     if storage is None:
         raise _NotBareError("files that tasks may not reach")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,14 +20,14 @@ import pyarrow.compute as pc
 
 from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.runners import SparkRunner, spark_words
-from phantombase.compactor_daemon.execution.spark_session import RunningSpark, arrow_of_spark, hadoop_conf
+from phantombase.compactor_daemon.execution.spark_session import RunningSpark, arrow_of_spark, hadoop_conf, threads_of
 from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError
 from phantombase.timeline.gathered import gathered
 from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.storage.contract import Storage
 
 from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, Step, summed
-from .parquet_scan import ParquetScan, bare_scan, is_one_process
+from .parquet_scan import ParquetScan, bare_scan
 from .row_blobs import SPARK_PIECE, Piece, Spool, fact, from_batches, to_batch
 
 if TYPE_CHECKING:
@@ -287,21 +286,22 @@ def _scan_pieces(scan: ParquetScan, prepare: Prepare, spool: Spool, context: Any
     task = partial(_scan_task, scan, prepare, replace(spool, small_bytes=0), _FETCHED_BYTES // len(shares))
     try:
         found = _job(context, shares, task)
-        known = [pieces for pieces in found if pieces is not None]
-        if len(known) < len(found):
-            spool.remove()
-            return None
-        return SpooledPieces([piece for pieces in known for piece in pieces], slots, spool, context, first=True)
     except BaseException:
         spool.remove()
         raise
+    if any(pieces is None for pieces in found):
+        spool.remove()
+        return None
+    return SpooledPieces([piece for pieces in found for piece in pieces or ()], slots, spool, context, first=True)
 
 
 def _job(context: Any, given: list[T], task: Callable[[T], list[Piece] | None]) -> list[list[Piece] | None]:
     """What a task makes of each item. The tasks of a Spark that is one process are threads of this one: the machine is
     the same, and other processes would have to start. The first error of the tree is raised."""
-    if not given or is_one_process(context):
-        done = at_once(given, task, _at_once_in(context))
+    if not given:
+        return []
+    if threads := threads_of(context):
+        done = at_once(given, task, threads)
     else:
         done = run(lambda: list(context.parallelize(given, len(given)).map(task).collect()))
     for piece in (piece for pieces in done for piece in pieces or () if piece.target == _ERROR):
@@ -322,12 +322,6 @@ def _scan_task(scan: ParquetScan, prepare: Prepare, spool: Spool, most_bytes: in
 def _step_task(step: Step, spool: Spool, given: tuple[int, list[Piece]]) -> list[Piece]:
     slot, pieces = given
     return list(_caught(spool.put(step(slot, spool.get(iter(pieces))))))
-
-
-def _at_once_in(context: Any) -> int:
-    """The tasks that a Spark that is one process runs at a time. Its parallelism may be a number of the user's."""
-    given = re.match(r"local\[(\d+)", str(context.master))
-    return int(given[1]) if given else _threads(int(context.defaultParallelism))
 
 
 def _threads(slots: int) -> int:

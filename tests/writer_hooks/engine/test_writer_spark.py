@@ -19,6 +19,7 @@ from phantombase import writer
 from phantombase.compactor_daemon.attempt.slice_record import SliceDone
 from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, Tasks
 from phantombase.compactor_daemon.execution.runners import SparkRunner
+from phantombase.compactor_daemon.execution.spark_session import threads_of
 from phantombase.timeline.errors import PhantombaseError, SparkError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.merge.rule import IS_DELETED
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
@@ -125,7 +126,7 @@ def test_files_are_read_by_tasks_or_here(
 
     monkeypatch.setattr(spark_engine, "_mapped", noted)
     monkeypatch.setattr(spark_engine, "_job", noted_job)
-    cluster = {"is_one_process": lambda context: False}
+    cluster = {"threads_of": lambda context: 0}
     half = "phantombase.writer_hooks.engine.parquet_scan._task_bytes"
     monkeypatch.setattr(half, lambda conf, size, cores: -(-size // 2))
     for way, changed, expected in (
@@ -147,7 +148,7 @@ def test_files_are_read_by_tasks_or_here(
     pq.write_table(bad, tmp_path / "bad.parquet")
     monkeypatch.setattr(spark_engine, "_ROWS_BYTES", 0)
     for way in ("threads", "jobs"):
-        monkeypatch.setattr(spark_engine, "is_one_process", lambda context, here=way == "threads": here)
+        monkeypatch.setattr(spark_engine, "threads_of", lambda context, here=way == "threads": 2 if here else 0)
         with pytest.raises(UsageError, match="rows without a record key"):
             getattr(trips(spark.read.parquet(str(tmp_path / "bad.parquet")), 9, 2), operation)(str(tmp_path / way))
         assert list((tmp_path / way / ROWS).glob("*")) == []
@@ -261,7 +262,7 @@ def test_few_rows_of_a_bucket_index_become_files_in_this_process(
         path = tmp_path / f"{limit} {here}"
         with monkeypatch.context() as less:
             less.setattr(spark_engine, f"{limit}_BYTES", 10)
-            less.setattr(spark_engine, "is_one_process", lambda context, here=here: here)
+            less.setattr(spark_engine, "threads_of", lambda context, here=here: 2 if here else 0)
             trips(batch, 9, 2).upsert(str(path))
         assert regrouped == [expected]
         assert read(path) == read(tmp_path / "few")
@@ -417,10 +418,10 @@ def test_a_disk_that_is_full_at_the_end(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_threads_are_as_many_as_the_tasks_of_spark() -> None:
-    """Not as its parallelism, by which a user may ask for small tasks."""
-    of = {"local[2]": 2, "local[3,4]": 3, "local[*]": os.cpu_count()}
+    """Not as its parallelism, by which a user may ask for small tasks; none where tasks may run elsewhere."""
+    of = {"local[2]": 2, "local[3,4]": 3, "local[*]": os.cpu_count(), "local-cluster[2,1,1024]": 0, "yarn": 0}
     for master, threads in of.items():
-        assert spark_engine._at_once_in(SimpleNamespace(master=master, defaultParallelism=1000)) == threads
+        assert threads_of(SimpleNamespace(master=master, defaultParallelism=1000)) == threads
 
 
 @pytest.mark.spark

@@ -322,7 +322,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/engine/parquet_scan", "(entry.size, entry.modified_ms // unit) != (file.size, file.modified_ms // unit)", "entry.size != file.size", "parquet_scan"),
     ("writer_hooks/engine/parquet_scan", 'all(file.path.startswith(f"{root}/") for file in found)', "True", "parquet_scan"),
     ("timeline/storage/open_storage", "if there != here or not", "if not", "parquet_scan"),
-    ("writer_hooks/engine/spark", "        if len(known) < len(found):\n            spool.remove()\n            return None\n", "", "writer_spark"),
+    ("writer_hooks/engine/spark", "    if any(pieces is None for pieces in found):\n        spool.remove()\n        return None\n", "", "writer_spark"),
     # Keyless tables.
     ("writer_hooks/files/stager", "            meta[RECORD_KEY] = meta[COMMIT_SEQNO]\n", "            pass\n", "schema/virtual_keys"),
     ("writer_hooks/files/stager", "        self._numbered += count\n", "", "schema/virtual_keys"),
