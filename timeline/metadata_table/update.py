@@ -330,9 +330,14 @@ def _differences(
         sides = [side for side in (old, new) if side is not None]
         size = sum(file.size for side in sides for file in (side.files if keys is None else side.logs))
         parts = 1 + _SHARE * size // memory_limit
-        for part in range(parts):
-            lost = _entries(table.storage, old, before[1], indexes, (part, parts), keys)
-            come = _entries(table.storage, new, after[1], indexes, (part, parts), keys)
+        pending = [(part, parts) for part in range(parts)]
+        while pending:
+            part = pending.pop()
+            lost = _entries(table.storage, old, before[1], indexes, part, keys)
+            come = None if lost is None else _entries(table.storage, new, after[1], indexes, part, keys)
+            if lost is None or come is None:
+                pending += [(part[0], 2 * part[1]), (sum(part), 2 * part[1])]
+                continue
             for number, (a, b) in enumerate(zip(lost, come, strict=True)):
                 yield number, _without(b, a), _without(a, b)
 
@@ -342,7 +347,10 @@ def _without(some: pa.StringArray, others: pa.StringArray) -> pa.StringArray:
 
 
 _SHARE = 4
-"""Entries of a file group may take this many times the bytes of its files."""
+"""Entries of a file group may well take this many times the bytes of its files. Parts with more are halved: a file may
+hold a value of many rows once."""
+_PARTS_MAX = 1 << 12
+"""Each part reads the file group again."""
 
 
 def _slices(of: Snapshot, seen: Snapshot, groups: Collection[GroupKey]) -> dict[GroupKey, FileSlice]:
@@ -377,10 +385,10 @@ def _entries(
     indexes: Sequence[RowIndex],
     part: tuple[int, int],
     keys: KeyLookup | None,
-) -> list[pa.StringArray]:
+) -> list[pa.StringArray] | None:
     """The keys of the entries of a slice's rows, for each index. `part`: its number, and how many there are. `keys`:
-    those of the rows that count; None: all."""
-    held: list[list[pa.Array]] = [[] for _ in indexes]
+    those of the rows that count; None: all. None: they do not fit into memory, those of a smaller part may."""
+    held, size, rows = [list[pa.Array]() for _ in indexes], 0, 0
     columns = list(dict.fromkeys((RECORD_KEY, *(one.column for one in indexes))))
     for batch in () if slice_ is None else SliceStream(storage, slice_, rules, columns).batches():
         if keys is not None:
@@ -391,4 +399,8 @@ def _entries(
             )
         for index, own in zip(indexes, held, strict=True):
             own.append(flat(entry_keys(index, batch.column(RECORD_KEY), batch.column(index.column))))
+            size += own[-1].nbytes
+        rows += batch.num_rows
+        if size > rules.fold_bytes and rows > 1 and part[1] < _PARTS_MAX:
+            return None
     return [flat(pa.chunked_array(own, pa.string())) for own in held]

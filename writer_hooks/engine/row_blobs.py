@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any
@@ -135,6 +135,14 @@ def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
 _REFERENCE = b"#piece "
 
 
+@contextmanager
+def _keeping(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError("the rows of a write could not be kept", path=path, found=str(error)) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Spool:
     """The files of one write's pieces. `small_bytes`: smaller payloads are sent unchanged. Picklable."""
@@ -158,14 +166,14 @@ class Spool:
                 if size < self.small_bytes:
                     yield replace(piece, payload=data)
                     continue
-                file = file or self.storage.open_output(path)
-                file.write(data)
+                with _keeping(path):
+                    file = file or self.storage.open_output(path)
+                    file.write(data)
                 yield replace(piece, payload=_REFERENCE + json.dumps([path, end, size]).encode())
                 end += size
             if file is not None:
-                file.close()
-        except OSError as error:
-            raise StorageError("the rows of a write could not be kept", path=path, found=str(error)) from error
+                with _keeping(path):
+                    file.close()
         finally:
             if file is not None:
                 with suppress(OSError, StorageError):  # the first error counts

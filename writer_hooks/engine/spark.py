@@ -53,6 +53,8 @@ def run(action: Callable[[], T]) -> T:
     """What an action yields; SparkError if its job fails."""
     try:
         return action()
+    except PhantombaseError:
+        raise
     except Exception as error:
         raise SparkError(
             "a Spark job of the write failed",
@@ -301,7 +303,7 @@ def _job(context: Any, given: list[T], task: Callable[[T], list[Piece] | None]) 
     if not given:
         return []
     if threads := threads_of(context):
-        done = at_once(given, task, threads)
+        done = run(lambda: at_once(given, task, threads))
     else:
         done = run(lambda: list(context.parallelize(given, len(given)).map(task).collect()))
     for piece in (piece for pieces in done for piece in pieces or () if piece.target == _ERROR):

@@ -24,6 +24,7 @@ from phantombase.compactor_daemon.unit_of_work import ServiceMeans
 from phantombase.timeline.audit.validate import validated
 from phantombase.timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table import update
 from phantombase.timeline.metadata_table.index_definitions import (
     INDEX_DEFINITIONS,
@@ -229,19 +230,21 @@ def test_writes_keep_it_true(version: str, tmp_path: Path) -> None:
     def kept(*done: object) -> None:
         assert is_right(path), done
 
-    def noted(*given: Any) -> list[pa.StringArray]:
-        if given[-1] is not None:  # keys of logs
-            parts.add(given[-2][1])
+    def noted(*given: Any) -> list[pa.StringArray] | None:
+        parts[given[-1] is not None].add(given[-2][1])  # the keys of logs
         return entries(*given)
 
-    entries, parts = update._entries, set[int]()
+    entries, parts = update._entries, (set[int](), set[int]())
     kept(some(range(6), "a$b").upsert(str(path)))
     kept(some(range(3, 9), None).upsert(str(path)))
     kept(some(range(7), "Rome").upsert(str(path)), "the value of some stays")
     kept(some(range(5, 7), None).delete(str(path)))
     with mock.patch.object(update, "_SHARE", 10**6), mock.patch.object(update, "_entries", noted):
         kept(some(range(7), "in parts").upsert(str(path)))
-    assert max(parts) > 1
+    assert max(parts[True]) > 1
+    with mock.patch.object(SliceRules, "fold_bytes", 150), mock.patch.object(update, "_entries", noted):
+        kept(some(range(7), "as long as this is").upsert(str(path)))
+    assert max(parts[False]) > 1, "parts that do not fit are halved"
     kept(some(range(2), "only").insert_overwrite(str(path)))
     if not ALL:
         return

@@ -417,6 +417,20 @@ def test_a_disk_that_is_full_at_the_end(tmp_path: Path, monkeypatch: pytest.Monk
         list(spool.put(iter([piece_of(pa.table({"a": [1]}), target="0", source=0, number=0)])))
 
 
+def test_errors_that_are_not_of_the_spool(tmp_path: Path) -> None:
+    """Those of the rows' source are not the spool's; a thread's leave the write as those of a Spark job do."""
+
+    def lost(number: int = 0) -> Iterator[Piece]:
+        raise FileNotFoundError(f"the source {number}")
+        yield
+
+    with pytest.raises(FileNotFoundError):
+        list(Spool.new(LocalStorage(str(tmp_path))).put(lost()))
+    one_process = SimpleNamespace(master="local[2]", defaultParallelism=2)
+    with pytest.raises(SparkError, match="the source 0"):
+        spark_engine._job(one_process, [0, 1], lambda number: list(lost(number)))
+
+
 def test_threads_are_as_many_as_the_tasks_of_spark() -> None:
     """Not as its parallelism, by which a user may ask for small tasks; none where tasks may run elsewhere."""
     of = {"local[2]": 2, "local[3,4]": 3, "local[*]": os.cpu_count(), "local-cluster[2,1,1024]": 0, "yarn": 0}
