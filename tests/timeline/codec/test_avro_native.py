@@ -114,13 +114,13 @@ def damaged(random: Random, content: bytes) -> bytes:
 
 
 @native
-@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("samples", [5_000, *map(deep, range(200_000, 200_005))])
 def test_damaged_blocks(samples: int) -> None:
-    """What the module accepts is what the decoders in Python make of it; it neither panics nor takes much memory."""
+    """What the module accepts is what the decoders in Python make of it; it neither panics nor takes much memory. Of
+    many blocks one in ten is compared: this takes twenty times as long as the rest."""
     random, seen = Random(samples), Counter[str]()
     contents = [(c, t) for c, t in golden_contents().items() if head(c) and len(c) < 8000]
-    for _ in range(samples):
+    for number in range(samples):
         whole, text = random.choice(contents)
         content, schema = damaged(random, whole), arrow_schema(text)
         if random.randrange(3) == 0:
@@ -136,11 +136,12 @@ def test_damaged_blocks(samples: int) -> None:
             continue
         rows.validate(full=True)
         assert rows.nbytes < 100 * len(content)
-        theirs = without_native(content, text, schema)
-        assert rows.equals(theirs) or str(rows.to_pylist()) == str(theirs.to_pylist()), content.hex()  # NaN
-        seen["equal"] += 1
+        seen["accepted"] += 1
+        if samples < 10_000 or number % 10 == 0:
+            theirs = without_native(content, text, schema)
+            assert rows.equals(theirs) or str(rows.to_pylist()) == str(theirs.to_pylist()), content.hex()  # NaN
     assert len(seen) > 8
-    assert seen["equal"] > samples / 10
+    assert seen["accepted"] > samples / 10
     assert "a panic" not in seen
 
 
