@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from itertools import chain
@@ -89,19 +89,15 @@ has one home: a field of a frozen dataclass, which checks its value. The command
   those of writers stand in its table `[write]`. A dash: Python only.
 - A value comes from the first of: the command line; the variable `PHANTOMBASE_NAME`, the option in capitals with
   underscores; the [file of `--config`](../guides/daemon.md#settings-in-a-file) or `PHANTOMBASE_CONFIG`; the default.
-  `compactor-daemon config show COMMAND` prints each with where it comes from.
+  `compactor-daemon config show COMMAND` prints each with where it comes from. An option and Hudi's name for it that
+  say two things are an error. Every command also takes `--config FILE`, `--log-level LEVEL` and `-v`.
 - `ScheduleOptions` has the fields of the first four parts, and `incremental`.
 - Defaults are those of the fields. One differs: `compactor-daemon schedule` and `schedule(...)` request at once, by
   the trigger `always`.
-- An option and Hudi's name for it that say two things are an error.
 - `from phantombase import ScheduleOptions, ExecuteOptions, OutputOptions, AttemptOptions, ReadOptions`. Writers take
   the fields of `WriteOptions` by `.option(...)`, and those of the others by the method of the same subject.
-- Every command also takes `--config FILE`, `--log-level LEVEL` and `-v`.
 - Sizes are in bytes and may be written like `512m` or `2g`. Names that end in `_s` are in seconds. Numbers are read as
   Java reads them, under every name: `1_0`, ` 1 ` and `infinity` are errors.
-
-Guides show the options at work: [writing](../guides/writing.md), [reading](../guides/reading.md), [daemon and
-fleet](../guides/daemon.md).
 """
 
 
@@ -113,13 +109,9 @@ def reference() -> str:
     lines = [_HEAD]
     for title, options in {**_PARTS, **_WRITES}.items():
         offered = params if title in _PARTS else of_writers
-        taken_by = [name for name, command in commands.items() if title in _titles(command)] if title in _PARTS else []
-        lines += [f"## {title}", "", *_part(options, taken_by, offered), ""]
-    lines += ["## Options of several commands", "", *_shared_part(), ""]
-    lines += ["## Options by command", "", *_elsewhere(commands), ""]
-    for name, command in commands.items():
-        if own := _command(command):
-            lines += [f"### `{name}`", "", "| option | meaning |", "| --- | --- |", *own, ""]
+        lines += [f"## {title}", "", *_part(options, commands if title in _PARTS else {}, offered), ""]
+    lines += ["## Options of several commands", "", *_shared_part(commands), ""]
+    lines += ["## Options of one command", "", *_of_one(commands), ""]
     return "\n".join(lines)
 
 
@@ -153,9 +145,11 @@ def names_reference() -> str:
     return "\n".join(lines)
 
 
-def _part(options: tuple[type, ...], taken_by: list[str], offered: Mapping[str, Any]) -> Iterator[str]:
-    commands = f" Commands: {', '.join(f'`{c}`' for c in taken_by)}." if taken_by else ""
-    yield f"Python: {', '.join(f'`{one.__name__}`' for one in options)}.{commands}"
+def _part(options: tuple[type, ...], commands: Mapping[str, Any], offered: Mapping[str, Any]) -> Iterator[str]:
+    taken = {name: _taken(options, command) for name, command in commands.items()}
+    some = {name: "" if _is_part(options, of) else f" (`{'`, `'.join(of)}`)" for name, of in taken.items() if of}
+    by = f" Commands: {', '.join(f'`{name}`{which}' for name, which in some.items())}." if some else ""
+    yield f"Python: {', '.join(f'`{one.__name__}`' for one in options)}.{by}"
     yield ""
     yield "| field | option | default | meaning |"
     yield "| --- | --- | --- | --- |"
@@ -170,11 +164,15 @@ def _part(options: tuple[type, ...], taken_by: list[str], offered: Mapping[str, 
             yield f"| `{field.name}` | {flag} | {_default(field)} | {'; '.join(p for p in parts if p)} |"
 
 
-def _titles(command: Any) -> list[str]:
-    """The parts whose options a command takes, or most of them."""
-    flags = {p.opts[0] for p in command.params}
-    mine = {title: {_flag(f) for one in options for f in fields(one)} for title, options in _PARTS.items()}
-    return [title for title, part in mine.items() if 2 * len(part & flags) >= len(part)]
+def _taken(options: tuple[type, ...], command: Any) -> list[str]:
+    """The options of a part that a command takes: under the name, and with the meaning."""
+    meanings = {_flag(f): _help(one, f) for one in options for f in fields(one)}
+    return [p.opts[0] for p in command.params if meanings.get(p.opts[0]) in ("", p.help)]
+
+
+def _is_part(options: tuple[type, ...], taken: Sequence[str]) -> bool:
+    """Whether these are a part, or most of it."""
+    return 2 * len(taken) >= sum(len(fields(one)) for one in options)
 
 
 def _flag(field: Field[Any]) -> str:
@@ -248,8 +246,7 @@ def _commands() -> Iterator[tuple[str, str, Any]]:
 
 def _own(command: Any) -> Iterator[tuple[str, str]]:
     """(option, meaning) of the options that are in no part of this page."""
-    parts = (_PARTS[title] for title in _titles(command))
-    covered = {_flag(f) for part in parts for one in part for f in fields(one)} | _EVERYWHERE
+    covered = _EVERYWHERE.union(*(_taken(part, command) for part in _PARTS.values()))
     for param in command.params:
         if param.opts[0].startswith("--") and param.opts[0] not in covered:
             yield param.opts[0], _cell(param.help or "")
@@ -271,34 +268,29 @@ def _of_services() -> dict[str, set[tuple[str, str]]]:
     return {name: {(f"--{name}-{p.opts[0].lstrip('-')}", _cell(p.help or "")) for p in of} for name, of in found}
 
 
-def _shared_part() -> Iterator[str]:
-    yield from ("| option | meaning |", "| --- | --- |")
-    yield from (f"| `{name}` | {meaning} |" for name, meaning in sorted(_shared()))
+def _shared_part(commands: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("| option | meaning | commands |", "| --- | --- | --- |")
+    for name, meaning in sorted(_shared()):
+        takers = [f"`{one}`" for one, command in commands.items() if (name, meaning) in _own(command)]
+        most = len(takers) > len(commands) // 2
+        others = [f"`{one}`" for one in commands if f"`{one}`" not in takers]
+        shown = f"all but {', '.join(others)}" if most and others else "all" if most else ", ".join(takers)
+        yield f"| `{name}` | {meaning} | {shown} |"
 
 
-def _link(title: str) -> str:
-    """To a heading of this page."""
-    return f"[{title}](#{re.sub('[^a-z -]', '', title.lower()).replace(' ', '-')})"
-
-
-def _elsewhere(commands: Mapping[str, Any]) -> Iterator[str]:
-    """Where on this page the options of each command are that it shares with others."""
-    yield from ("A command also takes the options of these parts:", "", "| command | parts |", "| --- | --- |")
+def _of_one(commands: Mapping[str, Any]) -> Iterator[str]:
+    """Options that one command takes."""
+    services = _of_services()
+    several = [
+        f"`{name}`" for name, of in commands.items() if any(not set(_own(of)).isdisjoint(s) for s in services.values())
+    ]
+    prefixes = ", ".join(f"`--{name}-...`" for name in services)
+    yield f"{' and '.join(several)} also take the options of the services, as {prefixes}."
+    yield from ("", "| command | option | meaning |", "| --- | --- | --- |")
+    elsewhere = _shared().union(*services.values())
     for name, command in commands.items():
-        own, shared = list(_own(command)), _shared()
-        links = [_link(title) for title in _titles(command)]
-        services = {one: found for one, found in _of_services().items() if not found.isdisjoint(own)}
-        links += [f"{_link(f'`compactor-daemon {one}`')} as `--{one}-...`" for one in services]
-        if names := ", ".join(f"`{flag}`" for flag, meaning in own if (flag, meaning) in shared):
-            links.insert(0, f"{_link('Options of several commands')}: {names}")
-        if links:
-            yield f"| `{name}` | {'; '.join(links)} |"
-
-
-def _command(command: Any) -> list[str]:
-    """Its own options."""
-    elsewhere = _shared().union(*_of_services().values())
-    return [f"| `{name}` | {meaning} |" for name, meaning in _own(command) if (name, meaning) not in elsewhere]
+        own = (one for one in _own(command) if one not in elsewhere)
+        yield from (f"| `{name}` | `{option}` | {meaning} |" for option, meaning in own)
 
 
 def main() -> None:
