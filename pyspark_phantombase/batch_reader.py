@@ -29,9 +29,10 @@ from phantombase.timeline.codec.parquet_read import Share, open_parquet, readabl
 from phantombase.timeline.codec.stored_names import SAME_NAMES, Names
 from phantombase.timeline.errors import MissingFileError, UnknownStateError, UnsupportedError, UsageError
 from phantombase.timeline.prefetch import prefetched
-from phantombase.timeline.read.pins import SharedPin, held_moment, note_unpinned, renewing
+from phantombase.timeline.read.pins import SharedPin, held_moment, renewing
 from phantombase.timeline.read.table_read import Scan, plan_read
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.table.history import note_unpinned
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import FileSlice, GroupKey
 

@@ -40,8 +40,9 @@ from pyspark.sql.streaming.datasource import (
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.read.incremental import StreamedWrite, groups_written, load_window, writes_after
-from phantombase.timeline.read.pins import HeldPin, note_read
+from phantombase.timeline.read.pins import HeldPin
 from phantombase.timeline.read.windows import moment_of_text, moment_to_hold
+from phantombase.timeline.table.history import note_read
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey
 

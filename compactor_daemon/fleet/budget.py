@@ -29,9 +29,9 @@ from phantombase.timeline.codec.output_options import parse_bytes
 from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.format.compaction_plan import TOTAL_IO_READ_MB, TOTAL_LOG_FILES_SIZE, CompactionPlan
 from phantombase.timeline.format.replace_request import ClusterPlan
-from phantombase.timeline.read.pins import all_pins, reads_an_hour
+from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.table.history import WorkDone, read_history
+from phantombase.timeline.table.history import WorkDone, read_history, reads_an_hour
 
 _FILE_BYTES = 1 << 20
 """What a file that readers need not open is worth."""

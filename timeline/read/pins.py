@@ -15,17 +15,15 @@ that it exists."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..clocks import Stopwatch, clock_ms, in_background
+from ..clocks import Stopwatch, in_background
 from ..errors import ConflictError, MissingFileError, PhantombaseError, UsageError
 from ..event_log import get_logger
 from ..instants.timeline import Timeline
@@ -36,20 +34,14 @@ from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import RECORD_NAME, RECORDS
 from ..storage.server_clock import storage_ms
 from ..storage.snapshot import without_snapshot
+from ..table.history import note_read, note_unpinned
 from ..table.table import Table
-from .windows import moment_to_hold
+from .windows import EARLIEST, completed_writes, moment_of_text, moment_to_hold
 
 if TYPE_CHECKING:
     from .table_read import ReadOptions
-from .windows import EARLIEST, completed_writes, moment_of_text
 
 PINS = f"{RECORDS}/pins"
-READS = f"{RECORDS}/reads"
-"""How many reads a process began in an hour since the epoch, by its clock: `<hour>-<its nonce>-<reads>`."""
-COUNT_READS = "PHANTOMBASE_COUNT_READS"
-"""A variable of readers: those without a pin count, too. Without it such a read writes nothing to a table."""
-_READS = re.compile(r"(\d{1,9})-[0-9a-f]{32}-(\d{1,9})")
-HOUR_MS = 3_600_000
 PIN_FOR = "2h"
 """How long a pin holds if it is not renewed, by default."""
 _LISTINGS = 5
@@ -157,21 +149,6 @@ def _by_life(storage: Storage) -> tuple[list[Pin], list[Pin]]:
     return [pin for pin in found if pin.is_live(now_ms)], [pin for pin in found if not pin.is_live(now_ms)]
 
 
-def reads_by_hour(storage: Storage) -> dict[int, dict[str, int]]:
-    """By hour since the epoch: the objects of `READS`, and the reads of each. One request, or none."""
-    found: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    for entry in listed_if_there(storage, READS) or ():
-        if (match := _READS.fullmatch(entry.name)) is not None:
-            found[int(match[1])][f"{READS}/{entry.name}"] = int(match[2])
-    return found
-
-
-def reads_an_hour(storage: Storage, now_ms: int) -> int:
-    """How many reads that count began in this hour or in the one before, whichever were more."""
-    found, hour = reads_by_hour(storage), now_ms // HOUR_MS
-    return max(sum(found.get(one, {}).values()) for one in (hour, hour - 1))
-
-
 def release(storage: Storage, name: str, *, dry_run: bool = False) -> int:
     """Removes all pins of a name, readable or not; returns how many there were. A dry run only counts them."""
     folder = f"{PINS}/{checked_name(name)}"
@@ -200,51 +177,6 @@ _log = get_logger()
 
 _RENEWALS = 4
 """Number of renewals in the time that a pin holds, so that it survives a few failures in a row."""
-
-
-_PUT_EACH_MS = 60_000
-"""How often a process puts how many reads there were."""
-
-
-@dataclass(slots=True)
-class _Reads:
-    """The reads of this process in an hour. `path`: the object that says how many there were at `put_ms`."""
-
-    hour: int
-    nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
-    count: int = 0
-    path: str = ""
-    put_ms: int = 0
-
-
-_reads: dict[tuple[int, str], _Reads] = {}
-_counting = threading.Lock()
-
-
-def note_read(storage: Storage) -> None:
-    """Counts a read: it is what compactions of the table gain. At most two requests a minute, and in its first of an
-    hour one that lists what is over. What cannot be put is not counted."""
-    now_ms, key = clock_ms(), (os.getpid(), storage.base_path)
-    hour = now_ms // HOUR_MS
-    with _counting:
-        one = _reads.get(key)
-        if one is None or one.hour != hour:
-            one = _reads[key] = _Reads(hour)
-        one.count += 1
-        if one.path and now_ms - one.put_ms < _PUT_EACH_MS:
-            return
-        before, path = one.path, f"{READS}/{hour}-{one.nonce}-{one.count}"
-        one.path, one.put_ms = path, now_ms
-    with suppress(PhantombaseError, OSError):
-        storage.put_if_absent(path, b"")
-        over = (list(paths) for at, paths in reads_by_hour(storage).items() if at < hour - 1)
-        storage.delete_all([before] if before else [path for paths in over for path in paths])
-
-
-def note_unpinned(open_table: Callable[[], Table]) -> None:
-    """Counts a read without a pin, where the environment says so (`COUNT_READS`)."""
-    if os.environ.get(COUNT_READS, "0") not in ("", "0", "false"):
-        note_read(open_table().storage)
 
 
 class HeldPin:

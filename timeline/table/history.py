@@ -1,8 +1,9 @@
 """The history of a table: a row for each unit of work that phantombase did on it, what it took, why it ran, and who did
-it; and what that costs by given prices.
+it; and what that costs by given prices. Beside it, how often readers came: it is what compactions gain.
 
     .hoodie/.phantombase/history/rows/<end>-<id>.json               one unit of work; `end` in ms since the epoch
     .hoodie/.phantombase/history/packs/<first>-<last>-<id>.<n>.gz   n of them, a line each
+    .hoodie/.phantombase/reads/<hour>-<nonce>-<reads>               reads of one process, see `note_read`
 
 Each row is an object of its own, put once: processes lose none of each other's. Now and then a process packs the rows:
 it puts the pack, and only then removes the rows that are in it. So each row is in one of the two places at any time. A
@@ -12,19 +13,22 @@ are more than `KEPT_ROWS` later rows. What cannot be read is counted and left ou
 from __future__ import annotations
 
 import gzip
+import os
 import re
+import threading
 import uuid
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..clocks import clock_ms
-from ..errors import MissingFileError
+from ..errors import MissingFileError, PhantombaseError
 from ..event_log import get_logger
 from ..option import check_finite, least_of, option, spelled_class
 from ..prefetch import at_once
@@ -34,6 +38,14 @@ from ..storage.folders import RECORDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .table import Table
+
+READS = f"{RECORDS}/reads"
+"""How many reads a process began in an hour since the epoch, by its clock: `<hour>-<its nonce>-<reads>`."""
+COUNT_READS = "PHANTOMBASE_COUNT_READS"
+"""A variable of readers: those without a pin count, too. Without it such a read writes nothing to a table."""
+_READS = re.compile(r"(\d{1,9})-[0-9a-f]{32}-(\d{1,9})")
+HOUR_MS = 3_600_000
 ROWS, PACKS = f"{RECORDS}/history/rows", f"{RECORDS}/history/packs"
 KEPT_ROWS, KEPT_S = 20_000, 400 * 86_400
 _PACKED_FROM, ASKED_EVERY = 64, 16
@@ -307,3 +319,63 @@ def history_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     for name in _COLUMNS["time"]:
         columns[name.removesuffix("_ms")] = columns.pop(name).cast(pa.timestamp("ms", "UTC"))
     return pa.table(columns)
+
+
+def reads_by_hour(storage: Storage) -> dict[int, dict[str, int]]:
+    """By hour since the epoch: the objects of `READS`, and the reads of each. One request, or none."""
+    found: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for entry in listed_if_there(storage, READS) or ():
+        if (match := _READS.fullmatch(entry.name)) is not None:
+            found[int(match[1])][f"{READS}/{entry.name}"] = int(match[2])
+    return found
+
+
+def reads_an_hour(storage: Storage, now_ms: int) -> int:
+    """How many reads that count began in this hour or in the one before, whichever were more."""
+    found, hour = reads_by_hour(storage), now_ms // HOUR_MS
+    return max(sum(found.get(one, {}).values()) for one in (hour, hour - 1))
+
+
+_PUT_EACH_MS = 60_000
+"""How often a process puts how many reads there were."""
+
+
+@dataclass(slots=True)
+class _Reads:
+    """The reads of this process in an hour. `path`: the object that says how many there were at `put_ms`."""
+
+    hour: int
+    nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
+    count: int = 0
+    path: str = ""
+    put_ms: int = 0
+
+
+_reads: dict[tuple[int, str], _Reads] = {}
+_counting = threading.Lock()
+
+
+def note_read(storage: Storage) -> None:
+    """Counts a read. At most two requests a minute, and in its first of an hour one that lists what is over. What
+    cannot be put is not counted."""
+    now_ms, key = clock_ms(), (os.getpid(), storage.base_path)
+    hour = now_ms // HOUR_MS
+    with _counting:
+        one = _reads.get(key)
+        if one is None or one.hour != hour:
+            one = _reads[key] = _Reads(hour)
+        one.count += 1
+        if one.path and now_ms - one.put_ms < _PUT_EACH_MS:
+            return
+        before, path = one.path, f"{READS}/{hour}-{one.nonce}-{one.count}"
+        one.path, one.put_ms = path, now_ms
+    with suppress(PhantombaseError, OSError):
+        storage.put_if_absent(path, b"")
+        over = (list(paths) for at, paths in reads_by_hour(storage).items() if at < hour - 1)
+        storage.delete_all([before] if before else [path for paths in over for path in paths])
+
+
+def note_unpinned(open_table: Callable[[], Table]) -> None:
+    """Counts a read without a pin, where the environment says so (`COUNT_READS`)."""
+    if os.environ.get(COUNT_READS, "0") not in ("", "0", "false"):
+        note_read(open_table().storage)

@@ -17,26 +17,12 @@ from phantombase.compactor_daemon.fleet.budget import PastWork
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
-from phantombase.timeline.read import pins
-from phantombase.timeline.read.pins import (
-    COUNT_READS,
-    HOUR_MS,
-    PINS,
-    READS,
-    HeldPin,
-    Pin,
-    PinOptions,
-    SharedPin,
-    all_pins,
-    hold,
-    live_pins,
-    reads_an_hour,
-    reads_by_hour,
-    release,
-)
+from phantombase.timeline.read.pins import PINS, HeldPin, Pin, PinOptions, SharedPin, all_pins, hold, live_pins, release
 from phantombase.timeline.read.windows import earliest_state, earliest_to_retain, load_state, moment_to_hold
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.snapshot import ContentCache, SnapshotStorage
+from phantombase.timeline.table import history
+from phantombase.timeline.table.history import COUNT_READS, HOUR_MS, READS, reads_an_hour, reads_by_hour
 from tests.support.builders import timeline_of
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
@@ -65,7 +51,7 @@ def test_reads_with_a_pin_are_counted(storage: LocalStorage, monkeypatch: pytest
     now_ms = 500_000 * HOUR_MS
 
     def read() -> list[str]:
-        monkeypatch.setattr(pins, "clock_ms", lambda: now_ms)
+        monkeypatch.setattr(history, "clock_ms", lambda: now_ms)
         with hold(storage, COPY, "1"):
             return [name for of in reads_by_hour(storage).values() for name in of]
 
@@ -85,7 +71,7 @@ def test_reads_with_a_pin_are_counted(storage: LocalStorage, monkeypatch: pytest
     now_ms += 2 * HOUR_MS
     assert reads_an_hour(storage, now_ms) == 0
     assert len(read()) == 1
-    monkeypatch.setattr(pins, "READS", "no/such\0folder")
+    monkeypatch.setattr(history, "READS", "no/such\0folder")
     now_ms += HOUR_MS
     SharedPin.take(storage, COPY, "1")
 
@@ -100,7 +86,7 @@ def test_reads_without_a_pin_are_counted_where_the_environment_says_so(
     monkeypatch.setenv(COUNT_READS, "1")
     for _ in range(2):
         read(str(path)).count()
-    monkeypatch.setattr(pins, "_PUT_EACH_MS", 0)
+    monkeypatch.setattr(history, "_PUT_EACH_MS", 0)
     read(str(path)).count()
     assert reads_an_hour(storage, clock_ms()) == 3
 
