@@ -84,7 +84,6 @@ class SourceOptions:
     pin: PinOptions | None = None
 
     def open(self) -> Table:
-        """The table, opened now."""
         return Table.open(self.path, self.storage, reading=True).with_clock(ClockOptions(timezone=self.timezone))
 
     def of_table(self) -> SourceOptions:

@@ -195,7 +195,6 @@ def release_failures(storage: Storage, instant: str, *, dry_run: bool = False) -
 
 
 def failure_of(error: Exception, who: str, now_ms: int) -> Failure:
-    """The record of an error."""
     park = classify(error) is FailureClass.PARK
     what = str(error) if isinstance(error, PhantombaseError) else f"internal error: {error}"
     return Failure(at_ms=now_ms, error=type(error).__name__, what=what, who=who, park=park)

@@ -52,7 +52,6 @@ class LogOutput:
     fold: bool
 
     def name(self, file_id: str, token: str) -> LogFileName:
-        """Its final name."""
         return LogFileName(file_id=file_id, instant=self.instant, version=self.version, token=token)
 
 

@@ -94,7 +94,6 @@ class ReplacedGroup:
         return self.partition, self.file_id
 
     def path(self, name: str) -> str:
-        """The path of one of its files."""
         return join(self.partition, name)
 
 
@@ -123,7 +122,6 @@ class CommitDecision:
     skipped: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
-        """As stored."""
         plain = asdict(replace(self, placements=()))
         content, placements = base64.b64encode(self.content).decode(), [p.to_json() for p in self.placements]
         return dump({"outcome": COMMITTED, **plain, "content": content, "placements": placements})

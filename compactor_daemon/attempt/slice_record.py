@@ -103,7 +103,6 @@ class SliceDone:
 
     @property
     def files(self) -> tuple[OutputFile, ...]:
-        """All staged files."""
         if self.staged is None or self.final is None:
             return ()
         first = OutputFile(
@@ -143,7 +142,6 @@ class SliceDone:
         return replace(self, position=position, final=self.final and final(self.file_id), more=more)
 
     def to_json(self) -> bytes:
-        """As stored."""
         ledger, ranges, output = self.ledger.to_json(), ranges_to_json(self.ranges), output_to_json(self.output)
         plain, more = (
             to_builtins(replace(self, ranges=None, output=None, more=())),

@@ -78,12 +78,10 @@ class SliceTask:
 
     @property
     def instant(self) -> str:
-        """The instant of the compaction."""
         return self.round.instant
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt."""
         return self.round.attempt
 
     @property
@@ -98,7 +96,6 @@ class SliceTask:
 
     @property
     def slice(self) -> FileSlice:
-        """The file slice."""
         return self.part.slice
 
     @property
@@ -206,9 +203,7 @@ class Runner(Protocol):
     """Runs tasks and returns their records in task order; raises the first error of the tree. `progress` is called
     several times a second. If it raises, tasks that have not started are cancelled, and its error is raised."""
 
-    def __call__(self, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
-        """Runs all tasks."""
-        ...
+    def __call__(self, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]: ...
 
 
 def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:

@@ -119,7 +119,6 @@ def _refused(store: Glue, found: str) -> StorageError:
 
 
 def _code(error: Any) -> str:
-    """Of a ClientError."""
     return str(error.response["Error"].get("Code", ""))
 
 

@@ -81,7 +81,6 @@ def unmergeable(done: Scheduled | None) -> list[dict[str, Any]]:
 
 
 def left_out_line(left: Sequence[Mapping[str, Any]]) -> str:
-    """For people."""
     first = left[0]
     where = f"{join(first['partition'], first['file_id'])}: {first['why']}"
     return f"left out: {plural(len(left), 'file group')} that cannot be merged, such as {where}"

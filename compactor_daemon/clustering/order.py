@@ -56,7 +56,6 @@ class CurveRanks:
         self._levels: dict[str, pa.Array] = {}
 
     def seen(self, rows: pa.Table) -> None:
-        """The next rows."""
         keys = rows.select(self._columns)
         for name in self._columns:
             self._nulls[name] |= keys.column(name).null_count > 0

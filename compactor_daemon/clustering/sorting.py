@@ -82,7 +82,6 @@ class OrderedRows:
         self._rest: pa.Table | None = None
 
     def next_rows(self, number: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """The next rows, as many."""
         while number > 0:
             table = self._rest if self._rest is not None else next(self._tables)
             head, self._rest = table.slice(0, number), None
@@ -180,7 +179,6 @@ class _Disk:
         yield from self._pieces(table.slice(half))
 
     def placed(self, table: pa.Table, ranks: CurveRanks) -> pa.Table:
-        """The rows with their places on the curve."""
         return table.append_column(_PLACE, pa.array(ranks.places(table)))
 
 

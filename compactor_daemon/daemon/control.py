@@ -302,7 +302,6 @@ class Control:
                 self.tables[event.table] = self._changed(event, self.tables[event.table], at)
 
     def _changed(self, event: Event, state: TableState, at: Moment) -> TableState:
-        """The state of a table after an event of it."""
         now, poll_ms = at.now_ms, round(self.rules.poll_s * 1000)
         match event:
             case SnapshotTaken(seen=seen, available=available):

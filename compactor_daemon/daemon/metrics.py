@@ -75,7 +75,6 @@ class _Work(Collector):
         self._served, self._prices = served, prices
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector`."""
         spent = {key: total for key, total in spent_here().items() if key[0] in self._served}
         for name, text in _WORK.items():
             family = CounterMetricFamily(f"phantombase_work_{name}", text, labels=["table", "kind"])

@@ -77,7 +77,6 @@ class Recorder:
         )
 
     def event(self, event: Event, at: Moment) -> None:
-        """Adds an event."""
         self._add({"at": [at.now_ms, at.epoch_ms], "event": as_record(event)})
 
     def decide(self, at: Moment, pick: Callable[[int], int], upkeeps: int) -> NextSteps:

@@ -258,7 +258,6 @@ class Reporter:
                     self._observer.zookeeper(is_available)
 
     def ended(self, event: WorkEnded, work: RunningWork) -> None:
-        """Work on an instant ended."""
         done = None if work.ended is None else work.ended.done
         if done is not None:
             self.summary.done.append((event.table, done))

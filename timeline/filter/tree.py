@@ -99,7 +99,6 @@ Filter: TypeAlias = Compare | In | Like | IsNull | And | Or | Not
 
 
 def columns_of(node: Filter) -> frozenset[str]:
-    """The columns that a filter reads."""
     return frozenset(_columns(node))
 
 
@@ -162,7 +161,6 @@ class _Reader:
         self._ops = {e.EQ: Op.EQ, e.NEQ: Op.NE, e.LT: Op.LT, e.LTE: Op.LE, e.GT: Op.GT, e.GTE: Op.GE}
 
     def condition(self, node: Any, depth: int) -> Filter:
-        """One condition."""
         e = self._e
         if depth > _DEPTH_MAX:
             raise UsageError("the filter is nested too deep", expected=f"at most {_DEPTH_MAX} levels")

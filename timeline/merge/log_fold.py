@@ -225,7 +225,6 @@ def _rows_at(rows: pa.Table, numbers: Indices) -> pa.Table:
 
 
 def won(rule: MergeRule, settled: Settled, row: Indices, rows: pa.Table, entries: int) -> Winners:
-    """The winners with their rows."""
     return Winners(
         keys=settled.keys,
         kinds=settled.kinds,

@@ -234,7 +234,6 @@ class ChangeScan:
         return tuple(name for name in self.rows.names if name not in META_COLUMNS) if late else ()
 
     def parts(self) -> Iterator[Iterator[pa.RecordBatch]]:
-        """The changes of each part."""
         return (self.slice_batches(part) for part in self.slices)
 
     def batches(self) -> Iterator[pa.RecordBatch]:

@@ -172,7 +172,6 @@ class Scan:
         return self.rules.schema if columns is None else project(self.rules.schema, columns)
 
     def slice_batches(self, slice_: FileSlice) -> Iterator[pa.RecordBatch]:
-        """The batches of one slice."""
         if slice_.key in self.origins:
             return self._batches_of_writes(slice_)
         stream = self._stream(slice_, self.options.columns)
@@ -200,7 +199,6 @@ class Scan:
             yield from rows.combine_chunks().to_batches()
 
     def parts(self) -> Iterator[Iterator[pa.RecordBatch]]:
-        """The batches of each slice."""
         return (self.slice_batches(slice_) for slice_ in self.slices)
 
     def batches(self) -> Iterator[pa.RecordBatch]:

@@ -125,7 +125,6 @@ def instant(instant_: Instant, timeline: Timeline) -> Json:
 
 
 def compaction_operation(operation: CompactionOperation, plan_instant: str) -> Json:
-    """A `CompactionOpDTO`."""
     base = operation.data_file_path or None
     name = parse_data_file(base) if base else None
     return {

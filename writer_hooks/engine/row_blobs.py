@@ -84,7 +84,6 @@ def _write_stream(sink: pa.NativeFile, rows: pa.Table) -> None:
 
 
 def piece_of(rows: pa.Table, *, partition: str = "", target: str, source: int, number: int) -> Piece:
-    """A piece of these rows."""
     return Piece(partition=partition, target=target, source=source, number=number, rows=rows.num_rows, payload=rows)
 
 

@@ -78,7 +78,6 @@ class KeyList:
         return int(self.rows.num_rows)
 
     def of_partition(self, partition: str) -> KeyLookup | None:
-        """The keys to erase in a partition; None: none."""
         return self._lookups.get(partition, self._lookups.get(None))
 
     def digest(self, salt: str) -> str:

@@ -61,7 +61,6 @@ class BucketStep:
                 yield done_piece(done)
 
     def _groups(self, there: Collection[FileGroup]) -> dict[int, FileGroup]:
-        """The file groups of a partition by bucket."""
         refuse_two_of_one_bucket(there)
         return {bucket: group for group in there if (bucket := bucket_of_file_id(group.file_id)) is not None}
 

@@ -130,7 +130,6 @@ def check_description(
 
 
 def _differing(path: str, mine: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Each option of `mine`, by its path, that differs in `now`."""
     if is_dataclass(mine) and now is not None:
         usual: Any = type(mine)()  # type: ignore[misc]
         for one in fields(mine):
