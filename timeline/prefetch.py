@@ -17,12 +17,20 @@ U = TypeVar("U")
 AHEAD = 8
 
 
+class Threads(ThreadPoolExecutor):
+    """Threads with the context of their caller: what work counts, and what its log carries. No other pool is made but
+    by daemons, whose units of work have contexts of their own (a test reads the code for it)."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, initializer=_as_in, initargs=(copy_context(),))
+
+
 def at_once(items: Iterable[T], do: Callable[[T], U], threads: int = AHEAD) -> list[U]:
     """`do` of all items, in order, `threads` of them at a time; a single one in this thread. Raises the first error."""
     every = list(items)
     if len(every) < 2 or threads < 2:
         return [do(item) for item in every]
-    with ThreadPoolExecutor(min(threads, len(every)), initializer=_as_in, initargs=(copy_context(),)) as pool:
+    with Threads(min(threads, len(every))) as pool:
         return list(pool.map(do, every))
 
 
@@ -43,7 +51,7 @@ def prefetched(items: Iterable[T], do: Callable[[T], U], ahead: int = AHEAD) -> 
         return
     source = chain(first, source)
     waiting: deque[Future[U]] = deque()
-    with ThreadPoolExecutor(ahead, initializer=_as_in, initargs=(copy_context(),)) as pool:
+    with Threads(ahead) as pool:
         try:
             while True:
                 while len(waiting) < ahead and (item := next(source, _END)) is not _END:
@@ -60,19 +68,18 @@ def prefetched(items: Iterable[T], do: Callable[[T], U], ahead: int = AHEAD) -> 
 def computed_ahead(items: Iterable[T], number: int = 1) -> Iterator[Iterator[T]]:
     """The items, in order, computed in one other thread: `number` of them at most while the consumer uses another.
     Errors are raised in their place. The end of the block waits for the item in progress; no more are computed."""
-    source, context = iter(items), copy_context()
-    waiting = deque[Future[T]]()
-    with ThreadPoolExecutor(1) as pool:
+    source, waiting = iter(items), deque[Future[T]]()
+    with Threads(1) as pool:
 
         def taken() -> Iterator[T]:
-            waiting.append(pool.submit(context.run, source.__next__))
+            waiting.append(pool.submit(source.__next__))
             while True:
                 try:
                     found = waiting.popleft().result()
                 except StopIteration:
                     return
                 while len(waiting) < number:
-                    waiting.append(pool.submit(context.run, source.__next__))
+                    waiting.append(pool.submit(source.__next__))
                 yield found
 
         try:

@@ -16,7 +16,6 @@ that find nothing start without it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -36,6 +35,7 @@ from phantombase.timeline.instants.reserved_times import (
 )
 from phantombase.timeline.locks.heartbeat import heartbeat_path, read_heartbeat
 from phantombase.timeline.locks.table_lock import StorageLock, TableLock
+from phantombase.timeline.prefetch import Threads
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.server_clock import storage_ms
@@ -327,7 +327,7 @@ def abort_abandoned_uploads(storage: Storage) -> None:
 @contextmanager
 def abandoned_uploads_aborted(storage: Storage) -> Iterator[None]:
     """Aborts abandoned uploads while the body runs: the client that lists them loads slowly, nothing depends on it."""
-    with ThreadPoolExecutor(1) as pool:
+    with Threads(1) as pool:
         aborted = pool.submit(abort_abandoned_uploads, storage)
         yield
     aborted.result()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,10 +23,10 @@ from phantombase.timeline.codec.parquet_read import open_parquet, readable
 from phantombase.timeline.errors import MalformedError, UnsupportedError
 from phantombase.timeline.format.commit_metadata import TableSchema
 from phantombase.timeline.format.table_config import TableConfig
+from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.storage.contract import Storage, open_listed
 from phantombase.timeline.view.view import BaseFile
 
-_THREADS = 8
 _SURE = 32
 """Characters: writers may shorten longer texts in the statistics of a file."""
 
@@ -216,8 +215,7 @@ class FileReader:
     def entries(self, files: Collection[PublishedFile]) -> list[Any]:
         """A `DataFile` each; the partition of those with several values is None. MalformedError, UnsupportedError: see
         `_entry`."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(self._entry, files))
+        return at_once(files, self._entry)
 
     @cached_property
     def _plans(self) -> tuple[_Lenient, ...]:

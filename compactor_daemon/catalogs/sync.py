@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -22,6 +21,7 @@ from phantombase.timeline.errors import ConflictError, NoAnswerError, Unsupporte
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.prefetch import at_once as in_threads
 from phantombase.timeline.storage.contract import count_change
 from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.table import Snapshot, Table
@@ -150,8 +150,7 @@ class _Run:
             with self._store.calls() as calls:
                 return one(calls)
 
-        with ThreadPoolExecutor(_AT_ONCE, "sync") as pool:
-            return list(pool.map(apart, work))
+        return in_threads(work, apart, _AT_ONCE)
 
     def _wanted(self, seen: Snapshot) -> tuple[CatalogTable, ...]:
         schema = seen.newest_schema().file_text

@@ -11,7 +11,7 @@ The sort is stable: equal rows keep their order. It is the same whatever the mem
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.timeline.merge.spilled_merge import SpillFile, spill_folder
-from phantombase.timeline.prefetch import computed_ahead, prefetched
+from phantombase.timeline.prefetch import Threads, computed_ahead, prefetched
 
 from .options import SortOrder
 from .order import CurveRanks
@@ -121,9 +121,7 @@ class _Run:
     """Sorted rows, in memory or on disk; read once, in pieces. `rows`: those not read yet. `reader`: reads one piece
     ahead."""
 
-    def __init__(
-        self, schema: pa.Schema, tables: Iterator[pa.Table], rows: int, reader: ThreadPoolExecutor | None = None
-    ) -> None:
+    def __init__(self, schema: pa.Schema, tables: Iterator[pa.Table], rows: int, reader: Threads | None = None) -> None:
         self.schema, self._tables, self.rows, self._reader = schema, tables, rows, reader
         self._next: Future[pa.Table] | None = None
 
@@ -148,7 +146,7 @@ class _Disk:
         self._numbers = count()
         self._first = Lock()
         self._folder: str | None = None
-        self._reader = ThreadPoolExecutor(1)
+        self._reader = Threads(1)
         stack.callback(self._reader.shutdown, cancel_futures=True)
 
     def run(self, tables: Iterable[pa.Table], schema: pa.Schema) -> _Run:

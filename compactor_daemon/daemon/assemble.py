@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -23,6 +22,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock, table_lock
 from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.planning.options import Pace
 from phantombase.timeline.planning.schedule import Scheduled
+from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
@@ -49,7 +49,6 @@ from .served_table import DaemonSettings, TableOnStorage
 from .table_state import Pending, SeenTable, TableState
 from .work import Observer
 
-_LOOKS = 8
 """How many tables are looked at concurrently."""
 _log = get_logger()
 
@@ -261,12 +260,11 @@ def works_of(tables: Mapping[str, tuple[str, Pool]], settings: DaemonSettings) -
         except PhantombaseError as error:
             return str(error)
 
-    with ThreadPoolExecutor(_LOOKS) as threads:
-        for name, of in zip(tables, threads.map(looked, tables), strict=True):
-            if isinstance(of, str):
-                problems[name] = of
-            else:
-                found += of
+    for name, of in zip(tables, at_once(tables, looked), strict=True):
+        if isinstance(of, str):
+            problems[name] = of
+        else:
+            found += of
     return FoundWork(works=tuple(found), problems=problems)
 
 

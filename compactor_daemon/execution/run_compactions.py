@@ -15,7 +15,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,6 +38,7 @@ from phantombase.timeline.locks.pause import COMPACTION, refuse_paused
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.option import path_text, spelled_class
+from phantombase.timeline.prefetch import Threads
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import full_path
@@ -187,7 +187,7 @@ def _proved(storage: Storage) -> Iterator[None]:
     if storage.is_file_system:
         yield
         return
-    with ThreadPoolExecutor(1) as pool:
+    with Threads(1) as pool:
         proved = pool.submit(storage.verify)
         yield
     proved.result()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from phantombase.timeline.dashboard.details import as_counted
@@ -22,6 +21,7 @@ from phantombase.timeline.dashboard.verdict import (
 from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
+from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 from phantombase.timeline.view.view import Lag
@@ -44,7 +44,6 @@ from .check import (
 from .pending import Claimed, StatusOptions, largest_unfinished
 from .status import freshness_of, service_runs, table_status
 
-_THREADS = 8
 _MEANS, _NO_POOLS = CheckMeans(), Pools()
 
 
@@ -91,9 +90,7 @@ def check_tables(
         pool = pools.of(name)
         return check_table(name, paths[name], options, _means_of(means, pool), pool.slo_s)
 
-    with ThreadPoolExecutor(_THREADS) as threads:
-        rows = threads.map(row, paths)
-        return sorted(rows, key=lambda row: (-row.verdict.health.code, as_counted(row.name)))
+    return sorted(at_once(paths, row), key=lambda row: (-row.verdict.health.code, as_counted(row.name)))
 
 
 def catalog_rows(paths: Mapping[str, str], pools: Pools, means: CheckMeans = _MEANS) -> list[CatalogRow]:
@@ -128,8 +125,7 @@ def catalog_rows(paths: Mapping[str, str], pools: Pools, means: CheckMeans = _ME
             last_compaction_s=None if status.last_success is None else status.last_success.ago_s,
         )
 
-    with ThreadPoolExecutor(_THREADS) as threads:
-        return sorted(threads.map(row, paths), key=lambda one: one.rank)
+    return sorted(at_once(paths, row), key=lambda one: one.rank)
 
 
 _KEPT_S = 30.0

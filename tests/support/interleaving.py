@@ -51,8 +51,9 @@ class SerialPool:
 def serial_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the threads out of everything that is imported by now."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(_PACKAGE) and hasattr(module, "ThreadPoolExecutor"):
-            monkeypatch.setattr(module, "ThreadPoolExecutor", SerialPool)
+        for pool in ("ThreadPoolExecutor", "Threads"):
+            if name.startswith(_PACKAGE) and hasattr(module, pool):
+                monkeypatch.setattr(module, pool, SerialPool)
 
 
 class Actor:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from phantombase.timeline import prefetch
 from phantombase.timeline.prefetch import AHEAD, at_once, computed_ahead, prefetched, prefetched_when_slow
+from phantombase.timeline.storage.contract import count_requests, counted_requests
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.storage.snapshot import ContentCache, SnapshotStorage, list_ahead
+from tests.project.rooms import modules
+from tests.support.failing_storage import Call, OnObjects
 from tests.support.servers.zookeeper_server import wait_until
 
 
@@ -95,3 +101,25 @@ def test_all_at_once(threads: int) -> None:
     assert (threading.main_thread() in at_once([1, 2, 3], do, threads)) is (threads == 1)
     with pytest.raises(KeyError):
         at_once(range(9), do, threads)
+
+
+def test_threads_count_for_their_caller(tmp_path: Path) -> None:
+    """So a unit of work has the requests that a snapshot makes ahead, too."""
+    (tmp_path / ".hoodie" / "timeline").mkdir(parents=True)
+    asked: list[str] = []
+
+    def counting(call: Call) -> object:
+        asked.append(call.name)
+        count_requests()
+        return call.do()
+
+    storage = OnObjects(LocalStorage(str(tmp_path)), counting)
+    with counted_requests() as counted:
+        list_ahead(SnapshotStorage(storage, {".hoodie"}, ContentCache()), [".hoodie", ".hoodie/timeline"])
+    assert counted.number == len(asked) >= 2
+
+
+def test_each_pool_has_the_context_of_its_caller() -> None:
+    """But those of a daemon's loop, whose units of work have their own, and of tasks, which take a copy each."""
+    own = {"timeline.prefetch", "compactor_daemon.daemon.loop", "compactor_daemon.execution.runners"}
+    assert {name for name, path in modules().items() if "ThreadPoolExecutor" in path.read_text()} == own

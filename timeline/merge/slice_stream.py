@@ -7,7 +7,6 @@ merging needs, are read."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -29,6 +28,7 @@ from ..format.ledger import Identity, Ledger
 from ..format.log_block import BlockKind, LogBlock
 from ..format.log_decode import count_entries, decode_rows
 from ..gathered import gathered
+from ..prefetch import Threads
 from ..storage.contract import Storage, open_listed
 from ..view.view import FileSlice
 from .log_fold import Winners
@@ -101,7 +101,7 @@ class SliceStream:
         if base is None or self._where is not None or self._share is not None or is_prefetched:
             return
         if fetched_at_once(base.size, len(self._base_schema.names), len(rules.schema.names)):
-            pool = stack.enter_context(ThreadPoolExecutor(1))
+            pool = stack.enter_context(Threads(1))
             self._opened = pool.submit(open_listed, storage, base.path, base.size).result
 
     def _in_time(self, rows: pa.Table) -> pa.Table:

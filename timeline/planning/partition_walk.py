@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import MalformedError, reason_of
 from ..format.compaction_plan import CompactionPlan
 from ..format.table_config import TableConfig
-from ..prefetch import AHEAD
+from ..prefetch import AHEAD, Threads
 from ..shown import Shown
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import join
@@ -52,7 +52,7 @@ class PartitionWalk:
 
     def __iter__(self) -> Iterator[WalkedPartition]:
         listings: dict[Waiting, Future[list[Entry] | None]] = {}
-        with ThreadPoolExecutor(AHEAD) as pool:
+        with Threads(AHEAD) as pool:
             try:
                 while self._todo:
                     for number in range(min(AHEAD, len(self._todo))):

@@ -20,7 +20,7 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ from obstore.exceptions import BaseError, PreconditionError
 from ..clocks import LEASE_AGAIN, READ_AGAIN, Stopwatch, clock_ms, in_background, retries, tries
 from ..errors import LockError, MissingFileError, StorageError, UnsupportedError, reason_of
 from ..event_log import get_logger
+from ..prefetch import Threads
 from .contract import Entry
 from .folders import TEMPORARY
 from .object_clients import Clients, version
@@ -119,7 +120,7 @@ def _prove(storage: Tried) -> None:
 def _try_all(storage: Tried, put: str, other: str, taken: str, placed: str) -> None:
     """Independent tests run at the same time, each on its own object."""
     since, began_ms = Stopwatch(), clock_ms()
-    with ThreadPoolExecutor(_TRIED_AT_ONCE) as pool:
+    with Threads(_TRIED_AT_ONCE) as pool:
         older, there = pool.submit(_put, storage, other, b"older"), pool.submit(_put, storage, taken, b"1")
         is_put = storage.put_with_id(put, b"1")
         stale = older.result()

@@ -15,13 +15,13 @@ import builtins
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import md5
 
 from ..errors import MissingFileError
+from ..prefetch import Threads
 from .contract import Entry, ForwardingStorage, PrefixStorage, Storage, count_change, list_at_once
 from .folders import AFTER_INSTANTS, RECORDS
 
@@ -228,7 +228,7 @@ def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = Fals
         asked += [storage._all_records] if records else []
         read = sorted(set(reads))
         asked += [partial(storage._read_ahead, path) for path in read]
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with Threads(_THREADS) as pool:
             list(pool.map(lambda ask: ask(), asked))
         for path in read:
             storage._keep_read(path)

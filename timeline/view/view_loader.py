@@ -6,7 +6,6 @@ The default source is the storage; the alternative is the metadata table (`metad
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, TypedDict
 
@@ -19,7 +18,7 @@ from ..format.table_config import TableConfig, load_table_config
 from ..instants.instant_files import InstantFiles, retained_by
 from ..instants.table_clock import TimelineLoader
 from ..instants.timeline import Timeline
-from ..prefetch import prefetched, prefetched_when_slow
+from ..prefetch import Threads, prefetched, prefetched_when_slow
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import HOODIE, join
 from ..storage.snapshot import list_ahead, without_snapshot
@@ -249,7 +248,7 @@ class ViewLoader:
 
         if self.storage.is_file_system:
             return loaded(), listed(), {} if named is None else named(folder)
-        with ThreadPoolExecutor(2) as pool:
+        with Threads(2) as pool:
             listing = pool.submit(listed)
             names = None if named is None else pool.submit(named, folder)
             return loaded(), listing.result(), {} if names is None else names.result()

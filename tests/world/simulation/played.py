@@ -119,7 +119,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
             monkeypatch.setattr(module, "process_name", lambda: f"world:{stage.on.me.host.number}")
     monkeypatch.setattr("phantombase.timeline.locks.heartbeat.threading", threads)
     serial_pools(monkeypatch)
-    monkeypatch.setattr("phantombase.timeline.storage.snapshot.ThreadPoolExecutor", lambda _: _AnyOrder(stage))
+    monkeypatch.setattr("phantombase.timeline.storage.snapshot.Threads", lambda _: _AnyOrder(stage))
     monkeypatch.setattr(
         "phantombase.compactor_daemon.daemon.loop.ThreadPoolExecutor", lambda n, name: WorldPool(stage.on, n, name)
     )
