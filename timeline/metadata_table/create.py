@@ -33,7 +33,7 @@ from ..storage.contract import PrefixStorage, Storage
 from ..storage.folders import METADATA_FOLDER
 from ..table.in_progress import READ_INSIDE, Guard, check_lock, exclusive, regardless
 from ..table.table import Table, open_metadata_table
-from .index_definitions import keep_definitions, put_definitions, take_out_definitions
+from .index_definitions import keep_definitions, put_back_definitions, put_definitions, take_out_definitions
 from .index_logs import IndexLog
 from .record_index import mark_global_keys
 from .records.entries import encoder, new_schema
@@ -56,11 +56,13 @@ def drop_metadata_table(table: Table, lock: TableLock) -> Table:
         return regardless(drop_within(held, "by command"))
 
 
-def drop_within(table: Table, why: str) -> Table:
-    """`drop_metadata_table` in a section that is held already."""
+def drop_within(table: Table, why: str, *, lost: bool = False) -> Table:
+    """`drop_metadata_table` in a section that is held already; `lost`: that was, and another process may be in one."""
     if table.config.metadata_partitions:
         mark_global_keys(table)
         save_table_config(table.storage, table.config.without_metadata_table())
+        if not lost:
+            put_back_definitions(table)
         table.storage.delete_folder(METADATA_FOLDER)
         _log.warning("metadata_table_dropped", table=table.storage.base_path, why=why)
     return table.snapshot(cached=False)
@@ -98,7 +100,7 @@ def save_partitions(table: Table, config: TableConfig) -> None:
     except LockError:
         late = regardless(table).snapshot(cached=False)
         if late.config == config:
-            drop_within(late, "the lock was lost before its partitions were saved")
+            drop_within(late, "the lock was lost before its partitions were saved", lost=True)
         raise
 
 
@@ -114,7 +116,7 @@ def drop_unrecorded(table: Table, instant: str) -> None:
                 known = open_metadata_table(late).load_timeline(archived=True)
                 if any(i.requested_time == instant for i in (*known.instants, *known.archived)):
                     return
-            drop_within(late, f"it was built while {instant} completed without the lock")
+            drop_within(late, f"it was built while {instant} completed without the lock", lost=True)
 
 
 _CLASSES = "org.apache.hudi.metadata.HoodieTableMetadata"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..errors import MalformedError, MissingFileError
@@ -117,6 +118,15 @@ def taken_out_indexes(table: Table) -> dict[str, bool]:
         return {}
     absent = set(definitions_in(_stored(table.storage, _ABSENT))) - set(table.config.metadata_partitions)
     return {name: bool(listed_if_there(table.storage, f"{METADATA_FOLDER}/{name}")) for name in sorted(absent)}
+
+
+def put_back_definitions(table: Table) -> None:
+    """Defines the secondary indexes again that were taken out: the next metadata table is built with them. Call it once
+    hoodie.properties names no partition, while the folders are there. Damaged definitions stay as they are."""
+    with suppress(MalformedError):
+        can = [name for name, of in definitions_in(_stored(table.storage, _ABSENT)).items() if UNBUILDABLE not in of]
+        found = [name for name, there in taken_out_indexes(table).items() if there and name in can]
+        put_definitions(table.storage, None, "", (), [name for name in found if name.startswith(SECONDARY_INDEX)])
 
 
 def unfollowed_signs(table: Table) -> dict[str, str]:

@@ -26,9 +26,11 @@ from phantombase.timeline.errors import MalformedError, PhantombaseError, Unsupp
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table import update
+from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.index_definitions import (
     INDEX_DEFINITIONS,
     definitions_in,
+    note_unbuildable,
     secondary_index_in,
     undefined_indexes,
 )
@@ -335,6 +337,19 @@ def test_a_write_takes_it_out_of_sight(tmp_path: Path) -> None:
     assert build(path).built == ("secondary_index_by_city",)
     assert is_right(path)
     assert not (path / ".hoodie/.phantombase/secondary_indexes").exists()
+
+
+def test_a_dropped_metadata_table_leaves_a_definition(tmp_path: Path) -> None:
+    """Of an index that a write took out, for the next metadata table; but of none that nobody can build."""
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    build(path, OF_CITY, groups=1)
+    upsert(path, LocalStorage(str(path)), "\U0001f600")
+    other = shutil.copytree(path, tmp_path / "other")
+    note_unbuildable(open_table(other), "secondary_index_by_city", "it is too long")
+    for of, is_defined in ((path, True), (other, False)):
+        drop_metadata_table(open_table(of), LOCK)
+        assert not (of / METADATA_FOLDER).exists()
+        assert ("secondary_index_by_city" in definitions_in((of / INDEX_DEFINITIONS).read_bytes())) == is_defined
 
 
 def test_the_service_builds_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
