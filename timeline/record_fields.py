@@ -1,19 +1,24 @@
 """Fields of a phantombase record, a JSON object: read leniently, so that two releases can serve one table (pure).
 
 A field that this release does not know is ignored: a later release uses it. A field that this release knows must exist
-and have its type: the error names the file, what was expected, what was found, and what to do."""
+and have its type: the error names the file, what was expected, what was found, and what to do.
+
+`gathered` is for records in any form: their values by their keys."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from .errors import MalformedError
 
 Record = TypeVar("Record")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,3 +129,11 @@ def _readers(kind: type) -> Mapping[str, _Reader]:
 def _of_records(hint: Any) -> _Reader:
     """Reads a tuple of dataclasses."""
     return lambda fields, name: tuple(one.of(get_args(hint)[0]) for one in fields.records(name))
+
+
+def gathered(pairs: Iterable[tuple[K, V]]) -> dict[K, tuple[V, ...]]:
+    """The values of each key; keys and values are in the order in which they came first."""
+    found: defaultdict[K, list[V]] = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
+    return {key: tuple(values) for key, values in found.items()}

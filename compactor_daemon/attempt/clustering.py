@@ -23,9 +23,9 @@ from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.ledger import CLUSTERED, encode_ledgers
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan
-from phantombase.timeline.gathered import gathered
 from phantombase.timeline.instants.reserved_times import has_tombstone
 from phantombase.timeline.planning.schedule import busy_file_groups
+from phantombase.timeline.record_fields import gathered
 from phantombase.timeline.storage.contract import Storage, list_of_table
 from phantombase.timeline.table.in_progress import is_pending_service, pending_replacing_writes
 from phantombase.timeline.table.table import Snapshot, Table, TableSchema, from_one_snapshot

@@ -6,8 +6,8 @@
              as those of Hudi; the property `hoodie.table.metadata.partitions` names the partitions: so they count
 
 Until that property is saved no reader or writer regards what the switch has put: a new metadata table is made from an
-empty folder, and a new partition likewise. So a run that dies leaves nothing to continue: the next one stages again,
-and removes what it finds. To build a partition again, it is first taken out of the property: from then on readers and
+empty folder, and a new partition likewise. So after a death nothing has to be mended; what was staged is continued by
+the next run (`runs`). To build a partition again, it is first taken out of the property: from then on readers and
 writers list the storage. The staging folder records which partitions were taken out, for the run after a death.
 
 The switch waits for pending actions of other programs: a Hudi writer that began with the metadata table off would
@@ -15,21 +15,19 @@ complete without an entry here. Writers of phantombase read the property under t
 
 from __future__ import annotations
 
-import json
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 from phantombase.timeline.clocks import Stopwatch, clock_ms
 from phantombase.timeline.codec.avro_schema import with_meta_columns
-from phantombase.timeline.errors import ConflictError, MissingFileError
+from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.triggers import GATE_S_MAX
-from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat, is_live, put_wanted, read_heartbeat, remove_wanted
+from phantombase.timeline.locks.heartbeat import put_wanted, read_heartbeat, remove_wanted
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.commit import completion_above, forget, newest_schema
 from phantombase.timeline.metadata_table.create import (
@@ -61,24 +59,21 @@ from phantombase.timeline.metadata_table.records.keys import (
 )
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.shown import Shown
-from phantombase.timeline.storage.contract import listed_if_there
-from phantombase.timeline.storage.folders import BUILDS, METADATA_FOLDER
-from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.storage.folders import METADATA_FOLDER
 from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.in_progress import READ_INSIDE, exclusive, is_pending_service, refuse_change_capture
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot, open_metadata_table
 
-from ..attempt.pending_clusterings import ALIVE
-from ..clustering.rows_in import KeyTally
 from ..unit_of_work import unit_of_work
 from .chosen import BuildOptions, Chosen, approximate_bytes, choose, measured_schema
-from .content import Filling, ListedState, Progress, state_of
+from .content import Filling, Progress
+from .runs import ListedState, StagedBuild, remove_dead, running, state_of, taken_out_by_runs
 
 _log = get_logger()
-_TAKEN_OUT = "partitions"
 _ROUNDS = 3
 _POLL_S = 0.5
+_SAVING = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +119,12 @@ def build_metadata(
     watch, seen, also = Stopwatch(), table.snapshot(cached=False), tuple[str, ...]()
     refuse_change_capture(seen, "building the metadata table of")
     there = seen.config.metadata_partitions
-    if not _taken_out(seen, dead=True).isdisjoint(there):
+    if not taken_out_by_runs(seen, dead=True).isdisjoint(there):
         again, also = True, there if options.names else ()
-    chosen = choose(seen, options, _taken_out(seen), known_definitions(seen.storage), again=again, also=also)
+    chosen = choose(seen, options, taken_out_by_runs(seen), known_definitions(seen.storage), again=again, also=also)
     if not chosen.names:
         if not dry_run:
-            _remove_dead(table)
+            remove_dead(table)
         return MetadataBuilt(why="the table has these partitions already")
     if chosen.indexes and seen.timeline.completed_writes:
         seen.newest_schema()  # refused before anything is taken out or staged
@@ -138,64 +133,43 @@ def build_metadata(
     if dry_run:
         state = from_one_snapshot(lambda: state_of(table.snapshot(cached=False)))
         return replace(_report(chosen, state), bytes=approximate_bytes(seen, chosen.names, state))
-    with _run(table, chosen) as folder, ExitStack() as stack:
-        _remove_dead(table)
+    kind = _kind(seen, chosen, options)
+    with running(table, chosen.names, kind) as (folder, staged), ExitStack() as stack:
         if chosen.again:
             _take_out(table, lock, chosen)
+        if staged is not None:
+            _log.info("metadata_build_continues", table=table.storage.base_path, files=staged.state.count)
         build = _Build(
-            table=table, lock=lock, chosen=chosen, folder=folder, options=options, progress=progress, stack=stack
+            table=table,
+            lock=lock,
+            chosen=chosen,
+            folder=folder,
+            options=options,
+            progress=progress,
+            stack=stack,
+            expressions={_expressions(_measure(seen, chosen))},
+            staged=staged or StagedBuild(kind=kind, file_ids={name: _file_ids(name, options) for name in chosen.names}),
         )
         return replace(build.execute(), seconds=round(watch.seconds(), 3))
 
 
-@contextmanager
-def _run(table: Table, chosen: Chosen) -> Iterator[str]:
-    """The staging folder of a run, with its heartbeat; removed at its end. After an error what was taken out remains
-    recorded."""
-    storage = without_snapshot(table.storage)
-    folder = f"{BUILDS}/{uuid.uuid4().hex}"
-    with heartbeat(storage, f"{folder}/{ALIVE}", BEAT_S):
-        storage.put_if_absent(f"{folder}/{_TAKEN_OUT}", json.dumps(chosen.names).encode())
-        yield folder
-    storage.delete_folder(folder)
+def _file_ids(name: str, options: BuildOptions) -> tuple[str, ...]:
+    return new_file_ids(name, options.record_index_groups if name.startswith(OF_ROWS) else None)
 
 
-def _folders(table: Table) -> list[str]:
-    found = listed_if_there(without_snapshot(table.storage), BUILDS) or ()
-    return [f"{BUILDS}/{entry.name}" for entry in found if entry.is_folder]
-
-
-def _taken_out(table: Table, *, dead: bool = False) -> frozenset[str]:
-    """What earlier runs meant to build and did not. `dead`: of those that have ended: what is visible all the same may
-    have become so after the lock was lost, and lack what was written until then."""
-    found = set[str]()
-    for folder in _dead(table) if dead else _folders(table):
-        try:
-            names = json.loads(table.storage.read(f"{folder}/{_TAKEN_OUT}"))
-        except (MissingFileError, ValueError):
-            continue
-        found |= set(map(str, names)) if isinstance(names, list) else set()
-    return frozenset(found)
-
-
-def _dead(table: Table) -> list[str]:
-    """The folders of runs that ended without success."""
-    if not (folders := _folders(table)):
-        return []
-    storage = without_snapshot(table.storage)
-    now_ms = storage_ms(storage)
-    return [one for one in folders if not is_live(read_heartbeat(storage, f"{one}/{ALIVE}"), now_ms)]
-
-
-def died(table: Table) -> bool:
-    """Whether a run died, and none is at work."""
-    return bool(dead := _dead(table)) and len(dead) == len(_folders(table))
-
-
-def _remove_dead(table: Table) -> None:
-    """Removes the folders of runs that ended without success. The new run has recorded what these took out."""
-    for folder in _dead(table):
-        without_snapshot(table.storage).delete_folder(folder)
+def _kind(seen: Snapshot, chosen: Chosen, options: BuildOptions) -> dict[str, Any]:
+    """What two runs have in common of which one continues where the other ended, as JSON."""
+    measure, layout = _measure(seen, chosen), seen.layout
+    return {
+        "release": 1,  # of what is staged
+        "schema": with_meta_columns(new_schema(layout)) if chosen.is_new else newest_schema(open_metadata_table(seen)),
+        "table_version": seen.config.version,
+        "names": list(chosen.names),
+        "groups": options.record_index_groups,
+        "indexes": [repr(one) for one in chosen.indexes],
+        "measured": None if measure is None else [[*measure.names], measure.version.name],
+        "expressions": sorted(map(repr, _expressions(measure))),
+    }
 
 
 def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
@@ -212,8 +186,8 @@ def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
 
 @dataclass(kw_only=True)
 class _Build:
-    """One run. `rounds`: the staged log files of each difference; `state`: what they lead to; `bases`: base files of
-    the first `merged` rounds; `expressions`: those of each round, one set if they never changed."""
+    """One run. `staged`: so far; `whole`: how often that was all of the table; `bases`: base files of the first
+    `merged` rounds; `expressions`: those of each round, one set if they never changed."""
 
     table: Table
     lock: TableLock
@@ -222,27 +196,28 @@ class _Build:
     options: BuildOptions
     progress: Progress
     stack: ExitStack
-    rounds: list[tuple[IndexLog, ...]] = field(default_factory=list)
-    state: ListedState = field(default_factory=ListedState)
+    staged: StagedBuild
     first: int = 0
+    whole: int = 0
     merged: int = 0
     bases: dict[tuple[str, str], IndexLog] = field(default_factory=dict)
     filling: Filling | None = None
-    expressions: set[frozenset[Expression]] = field(default_factory=set)
+    saved: Stopwatch | None = None
+    save_s: float = 0.0
+    expressions: set[frozenset[Expression]]
 
     def execute(self) -> MetadataBuilt:
         seen = self.table.snapshot(cached=False)
         if not self.chosen.is_new:
             self.first = fills_of(seen.config, open_metadata_table(seen).load_timeline(archived=True))
         self.filling = Filling(
-            file_ids={name: self._file_ids(name) for name in self.chosen.names},
-            schema_text=with_meta_columns(new_schema(seen.layout))
-            if self.chosen.is_new
-            else newest_schema(open_metadata_table(seen)),
+            file_ids=self.staged.file_ids,
+            schema_text=self.staged.kind["schema"],
             folder=self.folder,
             memory_limit=self.options.memory_limit,
             indexes=self.chosen.indexes,
-            tally=KeyTally(self.stack, self.options.memory_limit // 4, None) if self.chosen.indexes else None,
+            keys=self.staged.keys,
+            stack=self.stack,
         )
         for _ in range(_ROUNDS):
             if not self._go_on():
@@ -269,9 +244,6 @@ class _Build:
             self._go_on()
             self._merged(self.table)
 
-    def _file_ids(self, name: str) -> tuple[str, ...]:
-        return new_file_ids(name, self.options.record_index_groups if name.startswith(OF_ROWS) else None)
-
     def _waits_for(self, held: Snapshot) -> tuple[Instant, ...]:
         """The pending actions that the switch waits for. A write of phantombase that began without the index of
         rows does not know its keys, and would take it out."""
@@ -288,34 +260,37 @@ class _Build:
     def _merged(self, table: Table) -> dict[tuple[str, str], IndexLog]:
         """The staged base files: of all rounds."""
         assert self.filling is not None
-        if self.merged < len(self.rounds):
-            logs = chain.from_iterable(self.rounds)
+        if self.merged < len(self.staged.rounds):
+            logs = chain.from_iterable(self.staged.rounds)
             self.bases = self.filling.stage_base_files(table, logs)
-            self.merged = len(self.rounds)
+            self.merged = len(self.staged.rounds)
         return self.bases
 
     def _catch_up(self, seen: Snapshot) -> bool:
         """Stages what the staged log files lack; whether that was anything."""
         assert self.filling is not None
-        state = state_of(seen, indexed=bool(self.chosen.indexes))
-        if state == self.state:
+        before, newest = self.staged.state, state_of(seen, indexed=bool(self.chosen.indexes))
+        if self.whole and newest == before:
             return False
         instant = fill_time(seen.config, self.first)
-        measure = self._measure(seen)
+        measure = _measure(seen, self.chosen)
         self.expressions.add(_expressions(measure))
-        logs = self.filling.stage(seen, instant, (self.state, state), measure, self.progress)
-        self.rounds.append(logs)
-        self.state = state
+        # Once a state was whole, a key that comes must not be in what was there.
+        for state in (newest,) if self.whole else before.steps(newest):
+            states, is_whole = (self.staged.state, state), state is newest
+            logs = self.filling.stage(seen, instant, states, measure, self.progress, is_whole=is_whole)
+            self.staged.rounds.append(logs)
+            self.staged.state = state
+            self._save(at_once=is_whole)
+        self.whole += 1
         return True
 
-    def _measure(self, seen: Snapshot) -> Measure | None:
-        """The columns to measure, by the newest schema."""
-        schema = measured_schema(seen, self.chosen.names)
-        if schema is None:
-            return None
-        only = set(seen.config.metadata_partitions) - set(self.chosen.names)
-        config = seen.config.with_metadata_partitions(self.chosen.names).without_metadata_partitions(only)
-        return Measure.of(replace(seen, config=config), schema, known_definitions(seen.storage))
+    def _save(self, *, at_once: bool) -> None:
+        """For the run after a death. Of the time a twentieth is for that."""
+        if at_once or self.saved is None or self.saved.seconds() > _SAVING * self.save_s:
+            watch = Stopwatch()
+            self.staged.save(without_snapshot(self.table.storage), self.folder)
+            self.saved, self.save_s = Stopwatch(), watch.seconds()
 
     def _switch(self, held: Snapshot) -> MetadataBuilt:
         assert self.filling is not None
@@ -335,21 +310,21 @@ class _Build:
                 forget(held, dead.requested_time)
         completion = completion_above(held, metadata)
         filled = fill_time(config, self.first)
-        make_file_groups(storage, config, filled, self.filling.file_ids, self._merged(held), completion)
+        make_file_groups(storage, config, filled, self.staged.file_ids, self._merged(held), completion)
         config = config.with_metadata_partitions(names)
         if held.layout.has_completion_times and (COLUMN_STATS in names or self.chosen.indexes):
-            measure = self._measure(held) if COLUMN_STATS in names else None
+            measure = _measure(held, self.chosen) if COLUMN_STATS in names else None
             columns, version = (None, "") if measure is None else (measure.names, measure.version.name)
             put_definitions(storage, columns, version, [one for one in self.chosen.indexes if not one.column])
             config = config.with_index_definitions(INDEX_DEFINITIONS)
         save_built(held, config, self.chosen.indexes, self.chosen.expressions)
         if self.chosen.indexes:
             remove_wanted(storage)
-        _log.info("metadata_built", table=storage.base_path, partitions=names, files=self.state.count)
+        _log.info("metadata_built", table=storage.base_path, partitions=names, files=self.staged.state.count)
         return replace(
-            _report(self.chosen, self.state),
+            _report(self.chosen, self.staged.state),
             bytes=sum(base.size for base in self.bases.values()),
-            rounds=max(0, len(self.rounds) - 1),
+            rounds=self.whole - 1,
         )
 
     def _check_still(self, held: Snapshot) -> None:
@@ -362,13 +337,23 @@ class _Build:
             if not others:
                 fills = fills_of(config, open_metadata_table(held).load_timeline(archived=True))
                 others = set() if fills == self.first else built
-        if others or not self.expressions <= {_expressions(self._measure(held))}:
+        if others or not self.expressions <= {_expressions(_measure(held, self.chosen))}:
             raise ConflictError(
                 "another process changed the metadata table meanwhile, or a column of an expression index",
                 path=held.storage.base_path,
                 found=", ".join(sorted(built)) or "none",
                 todo="Nothing was changed. Run again for what is missing.",
             )
+
+
+def _measure(seen: Snapshot, chosen: Chosen) -> Measure | None:
+    """The columns to measure, by the newest schema."""
+    schema = measured_schema(seen, chosen.names)
+    if schema is None:
+        return None
+    only = set(seen.config.metadata_partitions) - set(chosen.names)
+    config = seen.config.with_metadata_partitions(chosen.names).without_metadata_partitions(only)
+    return Measure.of(replace(seen, config=config), schema, known_definitions(seen.storage))
 
 
 def _expressions(measure: Measure | None) -> frozenset[Expression]:

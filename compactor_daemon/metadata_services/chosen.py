@@ -35,7 +35,7 @@ from phantombase.timeline.option import check_least, least_of, option, same_opti
 from phantombase.timeline.table.table import Snapshot
 
 if TYPE_CHECKING:
-    from .content import ListedState
+    from .runs import ListedState
 
 KNOWN = (FILES, COLUMN_STATS, PARTITION_STATS, BLOOM_FILTERS, RECORD_INDEX)
 """The partitions that are built here, besides secondary indexes."""

@@ -30,8 +30,7 @@ from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import Hashes
 from phantombase.timeline.codec.row_hash import hash_keys
 from phantombase.timeline.errors import ConflictError, UnsupportedError
-from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
-from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.format.file_name import BaseFileName, parse_data_file
 from phantombase.timeline.format.log_block import scan_blocks
 from phantombase.timeline.format.log_encode import hfile_block
 from phantombase.timeline.format.record_key import refuse_buckets
@@ -70,77 +69,36 @@ from phantombase.timeline.metadata_table.records.keys import (
     refuse_unordered,
     removed_records,
 )
-from phantombase.timeline.metadata_table.validate import finished_bytes
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.terminal.text_table import plural
-from phantombase.timeline.view.view import FileSlice, GroupKey
+from phantombase.timeline.view.view import FileSlice
 
 from ..clustering.rows_in import KeyTally
+from .runs import FILES_AT_ONCE, ListedState, SliceKeys, grown
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is done, how much of it is done, and how much there is."""
 _STAGED = ".index"
-_FILES_AT_ONCE = 512
 _SHARE = 8
 """Encoded records may take this part of the memory limit: Python's own bytes, and the copy in the HFile, come to it."""
 _RECORD_BYTES = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedState:
-    """`files`: names and sizes in bytes of the files of completed writes, by partition. `slices`: for indexes of rows,
-    the newest slice of each file group; `marks`: by which a change of its rows is noticed."""
-
-    files: Sizes = field(default_factory=dict)
-    marks: Mapping[GroupKey, tuple[object, ...]] = field(default_factory=dict)
-    slices: Mapping[GroupKey, FileSlice] = field(default_factory=dict, compare=False)
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.files.values()))
-
-
-def state_of(table: Snapshot, *, indexed: bool = False) -> ListedState:
-    """The newest state; `indexed`: with its slices. MissingFileError: a file of it is gone. Other errors: as in any
-    read."""
-    view = table.load_view()
-    seen = table.with_timeline(view.timeline)
-    for slice_ in view.slices():
-        slice_.check_whole(table.storage.base_path)
-    # On version 6 a pending write may have made a log file that counts by its name.
-    by_blocks = table.layout.slicing is Slicing.BY_BASE_INSTANT and bool(view.timeline.inflight_writers)
-    files = defaultdict[str, dict[str, int]](dict)
-    for group in view.groups:
-        for file in (file for slice_ in group.slices for file in slice_.files if file.size):
-            if by_blocks and isinstance(file.name, LogFileName) and not finished_bytes(seen, file.path):
-                continue
-            files[group.partition][str(file.name)] = file.size
-    slices = {slice_.key: slice_ for slice_ in view.slices()} if indexed else {}
-    # On version 6 only the blocks of a log file show which writes count in it.
-    timeline = view.timeline
-    undone = [i.requested_time for i in timeline.instants if i.completed and i.action in ("rollback", "restore")]
-    counted = (tuple(timeline.pending_writes), tuple(undone)) if table.layout.slicing is Slicing.BY_BASE_INSTANT else ()
-    marks = {
-        key: (*((str(f.name), f.size) for f in slice_.files), *(counted if slice_.logs else ()))
-        for key, slice_ in slices.items()
-    }
-    return ListedState(files=dict(files), marks=marks, slices=slices)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Filling:
     """How partitions of the metadata table are filled. `file_ids`: of each partition. `schema_text`: of its records.
-    `folder`: where log files are staged. `memory_limit`: bytes, approximately. `indexes`: of rows. `keys`: the staged
-    keys of their entries, by partition and slice of the last state, and record keys in any case; `tally`: of these."""
+    `folder`: where log files are staged. `memory_limit`: bytes, approximately. `indexes`: of rows. `keys`: of their
+    entries and the last state, and record keys in any case; `tally`: of these, once a state was whole; `stack`: its."""
 
     file_ids: Mapping[str, Sequence[str]]
     schema_text: str
     folder: str
     memory_limit: int
     indexes: tuple[RowIndex, ...] = ()
-    keys: dict[tuple[str, GroupKey], FileKeys] = field(default_factory=dict)
+    keys: SliceKeys = field(default_factory=dict)
+    stack: ExitStack = field(default_factory=ExitStack)
     tally: KeyTally | None = None
 
     def stage(
@@ -150,13 +108,16 @@ class Filling:
         states: tuple[ListedState, ListedState],
         measure: Measure | None,
         progress: Progress,
+        *,
+        is_whole: bool = True,
     ) -> tuple[IndexLog, ...]:
         """Stages the log files of the delta commit at `instant` that leads from the first state to the second one.
-        UnsupportedError: a base file has no bloom filter, or an expression index cannot hold a value."""
+        `is_whole`: that is all of the table, no step on the way. UnsupportedError: a base file has no bloom filter, or
+        an expression index cannot hold a value."""
         before, after = states
         refuse_unordered(after.files, table.storage.base_path)
         with _Blocks(table.storage, instant, self) as blocks:
-            added = _grown(before.files, after.files)
+            added = grown(before.files, after.files)
             if FILES in self.file_ids:
                 for keyed in _listed(added, before.files, after.files):
                     blocks.add(FILES, keyed)
@@ -176,30 +137,32 @@ class Filling:
                 done += sum(map(len, part.values()))
                 progress("measured files", done, total)
             blocks.write()
-        if self.tally is not None:
-            self._stage_index(table, states, progress)
+        if self.indexes:
+            self._stage_index(table, states, progress, is_whole=is_whole)
         return blocks.logs()
 
-    def _stage_index(self, table: Snapshot, states: tuple[ListedState, ListedState], progress: Progress) -> None:
+    def _stage_index(
+        self, table: Snapshot, states: tuple[ListedState, ListedState], progress: Progress, *, is_whole: bool
+    ) -> None:
         """Stages the keys of the slices that changed. UnsupportedError: an index cannot hold them. ConflictError: keys
         moved."""
         before, after = states
-        assert self.tally is not None
         if any(one.column for one in self.indexes):
             what = "a bucket-indexed table cannot have a secondary index: the next write of Hudi would fail"
             todo = "Build other indexes: --indexes without secondary_index_NAME."
             refuse_buckets([file_id for _, file_id in after.marks], what, table.storage.base_path, todo)
-        changed = sorted(key for key, mark in after.marks.items() if before.marks.get(key) != mark)
+        changed = before.changed(after)
         kept = {of: one for of, one in self.keys.items() if before.marks.get(of[1]) == after.marks.get(of[1])}
-        old = [one for of, one in self.keys.items() if of not in kept and of[0] == _KEYS.partition]
+        old = _record_keys({of: one for of, one in self.keys.items() if of not in kept})
         seen = table.newest_schema() if changed else None
         rules = None if seen is None else replace(slice_rules(table, seen), memory_bytes=self.memory_limit)
-        new = dict[tuple[str, GroupKey], FileKeys]()
+        new: SliceKeys = {}
         for number, key in enumerate(changed, start=1):
             assert rules is not None
             new |= self._stage_keys(table, after.slices[key], rules)
             progress("read the keys of file groups", number, len(changed))
-        self._check_unique(table, old, [one for of, one in new.items() if of[0] == _KEYS.partition])
+        if is_whole:
+            self._check_unique(table, old, new, kept)
         # Only now: from a state that a writer or cleaner changed meanwhile nothing stays: all is read again.
         self.keys.clear()
         self.keys.update(kept | new)
@@ -216,9 +179,7 @@ class Filling:
                 found[base.partition, base.file_id] = base
         return found
 
-    def _stage_keys(
-        self, table: Snapshot, slice_: FileSlice, rules: SliceRules
-    ) -> dict[tuple[str, GroupKey], FileKeys]:
+    def _stage_keys(self, table: Snapshot, slice_: FileSlice, rules: SliceRules) -> SliceKeys:
         """The keys of the rows of a slice. Their entries name a completed write: Hudi believes no others."""
         times = {file.name.instant for file in slice_.files}
         written = max(
@@ -242,14 +203,15 @@ class Filling:
         files = (replace(file.done(slice_.key), written_ms=moment) for file in staged)
         return {(index.partition, slice_.key): one for index, one in zip(indexes, files, strict=True)}
 
-    def _check_unique(self, table: Snapshot, old: Sequence[FileKeys], new: Sequence[FileKeys]) -> None:
-        assert self.tally is not None
-        if not old:
-            for one in new:
+    def _check_unique(self, table: Snapshot, old: Sequence[FileKeys], new: SliceKeys, kept: SliceKeys) -> None:
+        if self.tally is None:
+            tally = KeyTally(self.stack, self.memory_limit // 4, None)
+            for one in _record_keys(kept | new):
                 for keys, _ in read_keys(opened_keys(table.storage, one.path), one.path):
-                    self.tally.add(hash_keys(keys, _SEED))
+                    tally.add(hash_keys(keys, _SEED))
+            self.tally, old = tally, ()
         else:
-            lost, come = (_hashed(table.storage, of) for of in (old, new))
+            lost, come = (_hashed(table.storage, of) for of in (old, _record_keys(new)))
             self.tally.add(np.setdiff1d(come, lost))
             self.tally.add(come[:0] if len(np.unique(come)) == len(come) else np.repeat(come[:1], 2))
         if repeated := self.tally.repeated():
@@ -263,6 +225,10 @@ class Filling:
 
 _SEED = 47
 _KEYS = RowIndex()
+
+
+def _record_keys(of: SliceKeys) -> list[FileKeys]:
+    return [one for (partition, _), one in of.items() if partition == _KEYS.partition]
 
 
 def _hashed(storage: Storage, of: Sequence[FileKeys]) -> Hashes:
@@ -292,12 +258,6 @@ def _entries(storage: Storage, path: str) -> Iterator[MetadataEntry]:
             yield from block_entries(block, source)
 
 
-def _grown(before: Sizes, after: Sizes) -> dict[str, dict[str, int]]:
-    """The files that are new, or larger than before."""
-    found = {p: {n: s for n, s in names.items() if before.get(p, {}).get(n) != s} for p, names in after.items()}
-    return {partition: names for partition, names in sorted(found.items()) if names}
-
-
 def _listed(added: Sizes, before: Sizes, after: Sizes) -> Iterator[KeyedRecord]:
     """The records of `files`, one for each key."""
     removed = {p: sorted(names.keys() - after.get(p, {}).keys()) for p, names in before.items()}
@@ -313,7 +273,7 @@ def _parts(added: Sizes) -> Iterator[Sizes]:
     part, size = dict[str, Mapping[str, int]](), 0
     for partition, names in added.items():
         part[partition], size = names, size + len(names)
-        if size >= _FILES_AT_ONCE:
+        if size >= FILES_AT_ONCE:
             yield part
             part, size = {}, 0
     if part:

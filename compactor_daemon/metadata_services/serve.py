@@ -57,7 +57,7 @@ from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
 from ..unit_of_work import ServiceAnswer, ServiceMeans, unit_of_work
-from .build import build_metadata, died
+from .build import build_metadata
 from .chosen import BuildOptions, taken_out
 from .due import MetadataDue, MetadataOptions, clean_waits, due
 from .retention import (
@@ -72,13 +72,13 @@ from .retention import (
     request,
     request_clean,
 )
+from .runs import died
 
 _log = get_logger()
 _WAITS = {
     **READ_INSIDE,
     **dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "asked inside: where one refuses, nothing is due until it ends"),
 }
-
 _PLANS = ("rollback", "clean")
 """Whose torn plans are removed."""
 _DIGITS = 17

@@ -18,8 +18,8 @@ from ..errors import LedgerError
 from ..format.commit_metadata import CommitMetadata
 from ..format.file_name import parse_data_file
 from ..format.ledger import CLUSTERED, MASK, GroupLedger, Ledger, total
-from ..gathered import gathered
 from ..merge.slice_stream import SliceStream
+from ..record_fields import gathered
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.view import FileGroup, GroupKey, TableView, latest_base
 from .audit import (

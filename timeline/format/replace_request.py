@@ -44,7 +44,7 @@ from ..codec.avro_container import (
     write_record,
 )
 from ..errors import MalformedError, UnsupportedError, reason_of
-from ..gathered import gathered
+from ..record_fields import gathered
 from ..storage.folders import RECORD_NAME, as_uri, inside_table, join
 from .commit_metadata import CLUSTER
 from .compaction_plan import named_file_id, operation_metrics

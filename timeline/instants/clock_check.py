@@ -38,8 +38,8 @@ from zoneinfo import ZoneInfo
 from ..errors import ClockError, UsageError
 from ..format.instant import MERGES, Instant, State, parse_time
 from ..format.table_config import UTC_PROPERTY, TableConfig
-from ..gathered import gathered
 from ..option import check_least, least_of, option, spelled_class
+from ..record_fields import gathered
 from ..storage.contract import Storage
 from ..storage.server_clock import ahead_of
 

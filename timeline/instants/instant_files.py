@@ -16,7 +16,7 @@ from ..format.commit_metadata import decode as decode_commit
 from ..format.compaction_plan import CompactionPlan, decode_plan
 from ..format.instant import MERGES, Instant, State, highest_states
 from ..format.table_config import TableConfig
-from ..gathered import gathered
+from ..record_fields import gathered
 from ..storage.contract import Entry, Storage, list_of_table
 from ..storage.local import large_file, names_of_table
 from ..storage.snapshot import list_ahead, without_snapshot

@@ -21,7 +21,7 @@ from functools import cached_property
 
 from ..format.instant import MERGES, SERVICES, Instant, State, real_time
 from ..format.layout import Layout
-from ..gathered import gathered
+from ..record_fields import gathered
 from .clock_check import ClockEvidence
 
 UNKNOWN_COMPLETION = "9" * 17

@@ -27,8 +27,8 @@ from ..codec.stored_names import SAME_NAMES, Names, names_in, stored
 from ..format.ledger import Identity, Ledger
 from ..format.log_block import BlockKind, LogBlock
 from ..format.log_decode import count_entries, decode_rows
-from ..gathered import gathered
 from ..prefetch import Threads
+from ..record_fields import gathered
 from ..storage.contract import Storage, open_listed
 from ..view.view import FileSlice
 from .log_fold import Winners

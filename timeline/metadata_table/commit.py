@@ -24,8 +24,8 @@ from ..format.file_name import LogFileName
 from ..format.instant import Instant, State
 from ..format.layout import Slicing
 from ..format.log_encode import hfile_block
-from ..gathered import gathered
 from ..locks.heartbeat import BEAT_S, heartbeat
+from ..record_fields import gathered
 from ..storage.contract import Storage
 from ..storage.folders import METADATA_FOLDER
 from ..storage.staged_file import place_staged

@@ -27,9 +27,9 @@ from ..codec.row_hash import KeyLookup, row_hashes
 from ..errors import UsageError
 from ..format.record_key import looks_like_bucket
 from ..format.table_config import MergeMode
-from ..gathered import gathered
 from ..merge.rule import SliceRules
 from ..merge.slice_stream import SliceStream
+from ..record_fields import gathered
 from ..table.table import Snapshot, Table, TableSchema
 from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, GroupKey

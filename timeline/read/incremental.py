@@ -28,8 +28,8 @@ from ..format.commit_metadata import CLUSTER, LEDGER, LOG_COMPACT, SERVICE_OPERA
 from ..format.file_name import LogFileName, parse_data_file
 from ..format.instant import Instant
 from ..format.ledger import expired_rows
-from ..gathered import gathered
 from ..instants.timeline import Timeline
+from ..record_fields import gathered
 from ..table.table import Snapshot, Table
 from ..view.view import FileGroup, FileSlice, GroupKey, latest_slice
 from ..view.witness import lost_completion

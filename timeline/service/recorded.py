@@ -16,7 +16,7 @@ from ..format.compaction_plan import CompactionPlan
 from ..format.instant import MERGES, Instant, State
 from ..format.replace_request import pending_clustering_file_groups
 from ..format.rollback_plan import decode_rollback_plan
-from ..gathered import gathered
+from ..record_fields import gathered
 from ..storage.contract import Entry, list_of_table
 from ..table.table import Snapshot, Table
 from ..view.view import GroupKey, ViewFacts

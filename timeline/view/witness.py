@@ -23,7 +23,7 @@ from ..errors import MalformedError, MissingFileError, PhantombaseError, reason_
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.compaction_plan import CompactionPlan
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
-from ..gathered import gathered
+from ..record_fields import gathered
 from ..shown import Shown
 from ..storage.folders import join
 

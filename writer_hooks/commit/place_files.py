@@ -59,7 +59,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import Marker, MarkerKind, log_marker_kind, make_marker, traces_of, undo
 from phantombase.timeline.view.view import GroupKey, is_replaced
 
-from ...timeline.gathered import gathered
+from ...timeline.record_fields import gathered
 from ..engine.engine import RowCounts
 from ..files.stager import FileKind, StagedFile, without_base
 from ..index.bucket_step import newest_file_ids, nonblocking_bucket

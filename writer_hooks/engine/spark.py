@@ -22,8 +22,8 @@ from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.runners import SparkRunner, spark_words
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark, arrow_of_spark, hadoop_conf, threads_of
 from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError
-from phantombase.timeline.gathered import gathered
 from phantombase.timeline.prefetch import at_once
+from phantombase.timeline.record_fields import gathered
 from phantombase.timeline.storage.contract import Storage
 
 from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, Step, summed

@@ -29,7 +29,7 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import refuse_buckets_by_partition, refuse_consistent_hashing
 from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 
-from ...timeline.gathered import gathered
+from ...timeline.record_fields import gathered
 from ..commit.compaction import (
     AfterCommit,
     Capacity,

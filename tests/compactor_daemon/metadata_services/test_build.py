@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archived_files import Archive, remove_instants
+from phantombase.compactor_daemon.metadata_services import runs
 from phantombase.compactor_daemon.metadata_services.build import MetadataBuilt, build_metadata
 from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
@@ -392,6 +393,45 @@ def goes_on(path: Path, *, again: bool) -> None:
 def test_a_death_at_a_storage_call(path: Path) -> None:
     for _, copy in Faults.of(path, lambda storage: build_metadata(open_table(path, storage), NO_WAIT, LOCK)).deaths():
         goes_on(copy, again=False)
+
+
+def test_a_run_continues_where_one_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that dies, and of one that fails, what was measured and read is not again; but if it cannot be read."""
+    path = without("v9", tmp_path)
+    monkeypatch.setattr(runs, "FILES_AT_ONCE", 1)
+    monkeypatch.setattr("phantombase.compactor_daemon.metadata_services.build._SAVING", 0)
+    names = ("files,column_stats,record_index",)
+    options = BuildOptions(indexes=names, record_index_groups=2, pending_wait_s=0)
+
+    def opened(hook: Callable[[Call], object] = lambda call: call.do(), path: Path = path) -> int:
+        count = 0
+
+        def counting(call: Call) -> object:
+            nonlocal count
+            count += call.name == "open_input" and BUILDS not in call.path and METADATA_FOLDER not in call.path
+            return hook(call)
+
+        with suppress(ProcessDied, ConflictError):
+            build(path, options, hook=counting)
+        later(path)
+        return count
+
+    assert opened(die_at_nth(2, "overwrite", "staged")) > 0
+    torn, whole = (shutil.copytree(path, path.with_name(name)) for name in ("torn", "whole"))
+    (staged,) = (torn / BUILDS).glob("*/staged")
+    staged.write_bytes(staged.read_bytes()[:-9])
+    shutil.rmtree(whole / BUILDS)
+    assert opened(path=path.with_name("torn")) == (all_of_it := opened(path=whole))
+
+    writer(rows(range(1), 10**7)).upsert(str(path))
+    write = pending_write(path, open_table(path).config.version, "20270101000000000")
+    assert 0 < opened() < all_of_it
+    assert opened() == 0, "all was staged when it was given up"
+    write.unlink()
+    write.with_suffix(".requested").unlink()
+    assert opened() == 0
+    check(path, "files", "column_stats", "record_index")
+    assert check_index(path)
 
 
 @one_of("version", "v6", "v9", "v8")
