@@ -234,7 +234,8 @@ def secrets_of(cloud: Cloud, settings: Settings, environment: Mapping[str, str])
 
 
 def own_key_refused(found: str) -> UnsupportedError:
-    """Encryption with keys that each request carries: a copy within the store would need the key twice."""
+    """Encryption with keys that each request carries: UploadPartCopy needs the key twice, and obstore (object_store
+    0.14) sends it once."""
     what = "encryption with keys of the customer's own (SSE-C) is not supported"
     return UnsupportedError(what, expected="server_side_encryption=AES256 or aws:kms", found=found)
 

@@ -252,7 +252,7 @@ def test_the_options_of_the_table_are_used(
     url, environment = f"s3://{server.new_bucket()}/t", server.environment()
     for name in environment:
         monkeypatch.delenv(name)
-    options = {name.removeprefix("AWS_").lower(): value for name, value in environment.items()}
+    options = {n.removeprefix("AWS_").lower(): v for n, v in environment.items() if n.startswith("AWS_")}
     options["endpoint"] = options.pop("endpoint_url")
     abort_abandoned_uploads(open_storage(url, StorageOptions.of(options)))
     assert logged == []
