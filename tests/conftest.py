@@ -164,14 +164,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """What a long test has freed goes back to the system: else it stays in the heap, and a process grows by a GiB in
-    some of them, of which three quarters are free."""
-    if report.when == "call" and report.duration > 5.0:
-        _LASTED.add(report.nodeid)
-    elif report.when == "teardown" and report.nodeid in _LASTED:
+    """What tests have freed goes back to the system when the process has grown: else it stays in the heap, three
+    quarters of a GiB of it. Not after each test: a collection of all garbage takes half a second."""
+    if report.when == "teardown" and _resident_mib() > _GREW_TO[0] + _MAY_GROW_MIB:
         gc.collect()
         if (trim := getattr(_LIBC, "malloc_trim", None)) is not None:
             trim(0)
+        _GREW_TO[0] = _resident_mib()
+
+
+def _resident_mib() -> int:
+    """Of this process; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm") as told:
+            return int(told.read().split()[1]) * _PAGE >> 20
+    except OSError:
+        return 0
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -238,7 +246,8 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
 
 _SMALL_FILTERS = ("compactor_daemon/", "timeline/", "writer_hooks/", "world/")
 """Beginnings of names below `tests` that write small filters."""
-_LIBC, _LASTED = ctypes.CDLL(None), set[str]()
+_LIBC, _PAGE = ctypes.CDLL(None), os.sysconf("SC_PAGE_SIZE")
+_MAY_GROW_MIB, _GREW_TO = 128, [0]
 _FILES = 40
 """Files of tests whose time a run shows."""
 _LONG = ("hudi/", "pyspark_phantombase/", "outside/", "project/", "world/", "compactor_daemon/", "writer_hooks/", "")
