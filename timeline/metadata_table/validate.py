@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -96,9 +96,23 @@ def validate(table: Table, seen: Snapshot | None = None) -> Validation:
         table.views.check_unchanged()
         if table.load_timeline() == before.timeline:
             return found
-    raise TableChangedError(
-        "the table changed at every try", path=table.storage.base_path, todo="Try again while less is written."
-    )
+    raise _always_changed(table)
+
+
+def _settled(table: Table, find: Callable[[Snapshot], str]) -> str:
+    """What is found wrong in a snapshot that is still the newest one; "": nothing is. TableChangedError: the table
+    changed at every try."""
+    for _ in range(_LOOKS):
+        before = table.snapshot(cached=False)
+        before = before.with_timeline(before.timeline)
+        if not (found := find(before)) or table.load_timeline() == before.timeline:
+            return found
+    raise _always_changed(table)
+
+
+def _always_changed(table: Table) -> TableChangedError:
+    what, todo = "the table changed at every try", "Try again while less is written."
+    return TableChangedError(what, path=table.storage.base_path, todo=todo)
 
 
 def damaged_partitions(table: Table, *, contents: bool) -> dict[str, str]:
@@ -111,10 +125,9 @@ def damaged_partitions(table: Table, *, contents: bool) -> dict[str, str]:
         if partition != FILES and partition not in found:
             try:
                 from_one_snapshot(partial(_read_through, table, partition, contents=contents))
-                if contents and partition.startswith(SECONDARY_INDEX) and (why := _other_entries(table, partition)):
-                    found[partition] = why
-                if contents and partition.startswith(EXPRESSION_INDEX) and (why := _narrow_bounds(table, partition)):
-                    found[partition] = why
+                for kind, find in ((SECONDARY_INDEX, _other_entries), (EXPRESSION_INDEX, _narrow_bounds)):
+                    if contents and partition.startswith(kind) and (why := _settled(table, partial(find, partition))):
+                        found[partition] = why
             except TableChangedError:
                 raise
             except PhantombaseError as error:
@@ -137,30 +150,20 @@ def _read_through(table: Table, partition: str, *, contents: bool) -> None:
             pass
 
 
-def _other_entries(table: Table, partition: str) -> str:
+def _other_entries(partition: str, before: Snapshot) -> str:
     """How the entries of a secondary index differ from what the rows give; "": they do not, or the text of its column
-    is not known here. Memory: a batch of rows; compared are the number of entries and two sums of their hashes.
-    TableChangedError: the table changed at every try."""
-    for _ in range(_LOOKS):
-        before = table.snapshot(cached=False)
-        before = before.with_timeline(before.timeline)
-        if (followed := followed_indexes(before).get(partition)) is None:
-            return ""
-        index, rules, rows, entries = followed[0], slice_rules(before, before.newest_schema()), _Sums(), _Sums()
-        for slice_ in before.load_view().slices():
-            slice_.check_whole(table.storage.base_path)
-            for batch in SliceStream(table.storage, slice_, rules, [RECORD_KEY, index.column]).batches():
-                rows.add(entry_keys(index, batch.column(RECORD_KEY), batch.column(index.column)))
-        keys = (key for key, _ in read_entries(before, partition))
-        while some := list(islice(keys, _AT_ONCE)):
-            entries.add(pa.array(some, pa.string()))
-        if entries == rows:
-            return ""
-        if table.load_timeline() == before.timeline:
-            return f"its {entries.count} entries are not those of the {rows.count} rows"
-    raise TableChangedError(
-        "the table changed at every try", path=table.storage.base_path, todo="Try again while less is written."
-    )
+    is not known here. Memory: a batch of rows; compared are the number of entries and two sums of their hashes."""
+    if (followed := followed_indexes(before).get(partition)) is None:
+        return ""
+    index, rules, rows, entries = followed[0], slice_rules(before, before.newest_schema()), _Sums(), _Sums()
+    for slice_ in before.load_view().slices():
+        slice_.check_whole(before.storage.base_path)
+        for batch in SliceStream(before.storage, slice_, rules, [RECORD_KEY, index.column]).batches():
+            rows.add(entry_keys(index, batch.column(RECORD_KEY), batch.column(index.column)))
+    keys = (key for key, _ in read_entries(before, partition))
+    while some := list(islice(keys, _AT_ONCE)):
+        entries.add(pa.array(some, pa.string()))
+    return "" if entries == rows else f"its {entries.count} entries are not those of the {rows.count} rows"
 
 
 def narrow_floats(table: Snapshot) -> list[str]:
@@ -192,40 +195,31 @@ def narrow_floats(table: Snapshot) -> list[str]:
     return list(found)
 
 
-def _narrow_bounds(table: Table, partition: str) -> str:
+def _narrow_bounds(partition: str, before: Snapshot) -> str:
     """Which bounds of an expression leave out a value of the rows; "": none, or they depend on the time zone of who
-    asks, or are not known here. Memory: the entries. TableChangedError: the table changed at every try."""
-    for _ in range(_LOOKS):
-        before = table.snapshot(cached=False)
-        before = before.with_timeline(before.timeline)
-        names = set(before.config.metadata_partitions) - {partition}
-        alone = replace(before, config=before.config.without_metadata_partitions(names))
-        measure = Measure.of(alone, before.newest_schema())
-        if measure is None or measure.names or not all(one.is_exact for one in measure.expressions):
-            return ""
-        files = defaultdict[str, dict[str, int]](dict)
-        for slice_ in before.load_view().slices():  # the newest: Hudi narrows bounds of a partition to their files
-            files[slice_.partition] |= {str(file.name): file.size for file in slice_.files}
-        entries, narrow = dict(read_entries(before, partition)), list[str]()
-        for _, keyed in index_records(before, files, "", measure, {partition}, {}):
-            high = None if keyed is None else keyed[1]["ColumnStatsMetadata"]["maxValue"]
-            if keyed is None or high is None or high[1]["value"] == LAST_TEXT:
-                continue
-            stats, older = keyed[1]["ColumnStatsMetadata"], entries.get(keyed[0])
-            if older is not None:
-                widened, found = combine(older, keyed[1])["ColumnStatsMetadata"], older["ColumnStatsMetadata"]
-                is_narrow = any(widened[bound] != found[bound] for bound in ("minValue", "maxValue"))
-            else:
-                is_narrow = stats["fileName"] in files  # a file without an entry is read, a partition is not
-            if is_narrow:
-                narrow.append(stats["fileName"])
-        if not narrow:
-            return ""
-        if table.load_timeline() == before.timeline:
-            return f"its bounds of {narrow[0]} leave out values of the rows"
-    raise TableChangedError(
-        "the table changed at every try", path=table.storage.base_path, todo="Try again while less is written."
-    )
+    asks, or are not known here. Memory: the entries."""
+    names = set(before.config.metadata_partitions) - {partition}
+    alone = replace(before, config=before.config.without_metadata_partitions(names))
+    measure = Measure.of(alone, before.newest_schema())
+    if measure is None or measure.names or not all(one.is_exact for one in measure.expressions):
+        return ""
+    files = defaultdict[str, dict[str, int]](dict)
+    for slice_ in before.load_view().slices():  # the newest: Hudi narrows bounds of a partition to their files
+        files[slice_.partition] |= {str(file.name): file.size for file in slice_.files}
+    entries, narrow = dict(read_entries(before, partition)), list[str]()
+    for _, keyed in index_records(before, files, "", measure, {partition}, {}):
+        high = None if keyed is None else keyed[1]["ColumnStatsMetadata"]["maxValue"]
+        if keyed is None or high is None or high[1]["value"] == LAST_TEXT:
+            continue
+        stats, older = keyed[1]["ColumnStatsMetadata"], entries.get(keyed[0])
+        if older is not None:
+            widened, found = combine(older, keyed[1])["ColumnStatsMetadata"], older["ColumnStatsMetadata"]
+            is_narrow = any(widened[bound] != found[bound] for bound in ("minValue", "maxValue"))
+        else:
+            is_narrow = stats["fileName"] in files  # a file without an entry is read, a partition is not
+        if is_narrow:
+            narrow.append(stats["fileName"])
+    return f"its bounds of {narrow[0]} leave out values of the rows" if narrow else ""
 
 
 _AT_ONCE = 1 << 16
