@@ -23,9 +23,9 @@ from phantombase import writer
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.assemble import works_of
 from phantombase.compactor_daemon.daemon.control import Control, Moment
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
+from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
-from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder, Pending, TableState
 from phantombase.compactor_daemon.fleet.budget import Budget, Costs, Gain, rank
 from phantombase.compactor_daemon.fleet.pools import Pool, Pools, QuotaUsage
 from phantombase.compactor_daemon.options import AttemptOptions

@@ -15,9 +15,10 @@ from phantombase.compactor_daemon.attempt.attempt import WaitScope, keep_slot
 from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
+from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder
 from phantombase.compactor_daemon.daemon.work import Observer
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import HeldClaim, table_id

@@ -38,10 +38,11 @@ from bench.report import Goal, Report
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules, Stop
+from phantombase.compactor_daemon.daemon.dispatch import Rules, Stop
 from phantombase.compactor_daemon.daemon.http_service import Reports
 from phantombase.compactor_daemon.daemon.metrics import Metrics
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.catalog import Catalog, FolderListing
 from phantombase.compactor_daemon.fleet.pools import Pools

@@ -52,9 +52,10 @@ from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, Tasks
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.daemon.assemble import Discovery, LazyTable, _of_pool
 from phantombase.compactor_daemon.daemon.control import Served
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules, Stop
+from phantombase.compactor_daemon.daemon.dispatch import Rules, Stop
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder
 from phantombase.compactor_daemon.daemon.work import Observer
 from phantombase.compactor_daemon.fleet.catalog import Catalog, FolderListing, Members
 from phantombase.compactor_daemon.fleet.pools import Pool, Pools

@@ -43,10 +43,10 @@ from ..options import ExecuteOptions
 from ..services.serve import ServiceDone
 from ..unit_of_work import Limit
 from .control import Assigned, Served
-from .dispatch import Rules, in_order
+from .dispatch import Rules
 from .loop import Daemon
 from .served_table import DaemonSettings, TableOnStorage
-from .table_state import Pending, SeenTable, TableState
+from .table_state import Pending, SeenTable, TableState, in_order
 from .work import Observer
 
 """How many tables are looked at concurrently."""

@@ -19,7 +19,7 @@ where others are often faster, as with work of milliseconds."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import nsmallest
@@ -31,7 +31,7 @@ from phantombase.timeline.planning.options import Pace, batch_bytes, latest_star
 from ..attempt.failures import Waits
 from ..fleet.budget import Budget, unit_of
 from ..fleet.pools import QuotaUsage
-from .table_state import Pending, SeenLag, TableState
+from .table_state import DaemonOrder, SeenLag, TableState, in_order
 
 UPKEEP_LEAST = 16
 """The least number of snapshots and requests at a time."""
@@ -41,13 +41,6 @@ _REST_POLLS, _REST_MOST_S = 6, 60.0
 """A table at rest is listed at each such poll, if these are not further apart."""
 _USUAL_SLO_S = 3600.0
 """The SLO of tables without one, where other tables have one or a goal of freshness."""
-
-
-class DaemonOrder(Enum):
-    """Which pending instant of a table is claimed first."""
-
-    EARLIEST = "earliest"
-    LARGEST = "largest"
 
 
 class Stop(Enum):
@@ -393,12 +386,6 @@ def _choose(table: TableState, now_ms: int, order: DaemonOrder, pick: Callable[[
     they are often faster, one of more (`TableState.spread_by`)."""
     first = list(islice(in_order(table, now_ms, order), 1 + 2 * len(table.claimed) + table.spread))
     return first[pick(len(first))].instant
-
-
-def in_order(table: TableState, now_ms: int, order: DaemonOrder) -> Iterable[Pending]:
-    """What may be claimed of a table now, as it is taken."""
-    ones = table.startable(now_ms)
-    return ones if order is DaemonOrder.EARLIEST else sorted(ones, key=lambda p: (-p.log_bytes, p.instant))
 
 
 def _wait_s(tables: Mapping[str, TableState], now_ms: int, rules: Rules) -> float:

@@ -78,8 +78,7 @@ from ..services.serve import ServiceDone, last_runs, note_runs, serve_table
 from ..services.serve import due as due_services
 from ..status.lag import LagTracker, row_ms
 from ..unit_of_work import Limit, ServiceMeans
-from .dispatch import DaemonOrder
-from .table_state import Pending, SeenLag, SeenTable
+from .table_state import DaemonOrder, Pending, SeenLag, SeenTable
 
 _ASK_AGAIN_S = 300.0
 """How soon to check again whether a compaction is due: time alone can make it so, without new writes."""

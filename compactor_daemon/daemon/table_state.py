@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from phantombase.timeline.planning.options import batch_bytes, estimated_s
 from phantombase.timeline.view.view import OldestRow
@@ -17,6 +18,13 @@ _KEPT, _LEARN = 5, 0.3
 _SPREAD_MAX = 256
 _BACKOFF_MAX_MS = 300_000
 """The longest wait for the next snapshot of a table in trouble, if polls are not further apart."""
+
+
+class DaemonOrder(Enum):
+    """Which pending instant of a table is claimed first."""
+
+    EARLIEST = "earliest"
+    LARGEST = "largest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,3 +273,9 @@ class TableState:
     def idle(self) -> bool:
         """Whether no work is in progress here."""
         return not (self.busy or self.serving or self.running)
+
+
+def in_order(table: TableState, now_ms: int, order: DaemonOrder) -> Iterable[Pending]:
+    """What may be claimed of a table now, as it is taken."""
+    ones = table.startable(now_ms)
+    return ones if order is DaemonOrder.EARLIEST else sorted(ones, key=lambda p: (-p.log_bytes, p.instant))

@@ -16,8 +16,8 @@ from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.options import AttemptOptions

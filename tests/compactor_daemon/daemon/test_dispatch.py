@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from phantombase.compactor_daemon.attempt.failures import Parked, Ready, RetryOptions, Waits
 from phantombase.compactor_daemon.daemon.control import Control, Moment, SnapshotTaken, WorkEnded
 from phantombase.compactor_daemon.daemon.dispatch import (
-    DaemonOrder,
     NextSteps,
     Relist,
     Request,
@@ -26,7 +25,7 @@ from phantombase.compactor_daemon.daemon.dispatch import (
     Take,
     next_steps,
 )
-from phantombase.compactor_daemon.daemon.table_state import Pending, SeenLag, SeenTable, TableState
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder, Pending, SeenLag, SeenTable, TableState
 from phantombase.compactor_daemon.fleet.pools import Pool, QuotaUsage, pools_of
 
 NOW = 1_000_000

@@ -33,8 +33,9 @@ from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, Slice
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.run import _signals
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Stop
+from phantombase.compactor_daemon.daemon.dispatch import Stop
 from phantombase.compactor_daemon.daemon.loop import Daemon
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.services.options import ServiceOptions

@@ -26,10 +26,10 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.http_service import DaemonFleet, Reports
 from phantombase.compactor_daemon.daemon.metrics import DaemonHealth, Metrics, serve
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder
 from phantombase.compactor_daemon.daemon.work import Summary
 from phantombase.compactor_daemon.fleet.catalog import FleetTables, Members, fleet_of
 from phantombase.compactor_daemon.fleet.claims import table_id

@@ -24,9 +24,10 @@ from phantombase.compactor_daemon.attempt.finish import forget_archived
 from phantombase.compactor_daemon.attempt.slice_record import SliceDone
 from phantombase.compactor_daemon.attempt.slice_task import SliceTask
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
+from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder
 from phantombase.compactor_daemon.daemon.work import Summary
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import Claim, TableClaims, claim_path

@@ -16,8 +16,9 @@ import pytest
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules, Stop
+from phantombase.compactor_daemon.daemon.dispatch import Rules, Stop
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ring
 from phantombase.compactor_daemon.fleet.zookeeper_server import start_server

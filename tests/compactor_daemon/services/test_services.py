@@ -30,9 +30,8 @@ from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clu
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import COMMANDS, app
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
-from phantombase.compactor_daemon.daemon.table_state import TableState
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder, TableState
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.budget import Budget
 from phantombase.compactor_daemon.fleet.claims import TableClaims

@@ -22,9 +22,9 @@ from phantombase import schedule, writer
 from phantombase.compactor_daemon.attempt.failures import Failure, RetryOptions, record_failure
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.http_service import Reports
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder
 from phantombase.compactor_daemon.fleet.catalog import FolderListing
 from phantombase.compactor_daemon.fleet.pools import Pool, Pools
 from phantombase.compactor_daemon.options import AttemptOptions

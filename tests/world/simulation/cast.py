@@ -13,9 +13,10 @@ from phantombase.compactor_daemon.attempt.compact_or_resume import compact_insta
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.clustering.cancel import settle_dead_clusterings
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
+from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.unschedule import unschedule

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.cli.main import app as daemon
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.table_state import DaemonOrder
 from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.timeline import ranges

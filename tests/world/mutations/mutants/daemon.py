@@ -15,7 +15,7 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/dispatch", " and table.available else None", " else None", "dispatch"),
     ("compactor_daemon/daemon/dispatch", "if t.available and not t.leaving and t.is_startable(now_ms)", "if not t.leaving and t.is_startable(now_ms)", "dispatch"),
     ("compactor_daemon/daemon/dispatch", "1 + 2 * len(table.claimed)", "1", "dispatch"),
-    ("compactor_daemon/daemon/dispatch", "key=lambda p: (-p.log_bytes, p.instant)", "key=lambda p: (p.log_bytes, p.instant)", "dispatch"),
+    ("compactor_daemon/daemon/table_state", "key=lambda p: (-p.log_bytes, p.instant)", "key=lambda p: (p.log_bytes, p.instant)", "dispatch"),
     ("compactor_daemon/daemon/dispatch", " and running == 0 and rests", " and rests", "dispatch"),
     ("compactor_daemon/daemon/dispatch", "again = running > 0 or not rules.once", "again = True", "daemon"),
     ("compactor_daemon/daemon/loop", "min(_QUEUED_MAX, max(UPKEEP_LEAST, ", "max(_QUEUED_MAX, max(UPKEEP_LEAST, ", "daemon"),
