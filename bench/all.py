@@ -52,6 +52,7 @@ BENCHES = (
     "startup",
     "wide",
     "day",
+    "lake_day",
 )
 """What is measured most often comes first: the minutes may not suffice for all."""
 

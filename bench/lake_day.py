@@ -465,7 +465,10 @@ def main() -> int:
     parser.add_argument("--tables", type=int, default=200)
     parser.add_argument("--hours", type=float, default=24.0, help="how long the day is")
     parser.add_argument("--record", action="store_true", help="keep the result, and make the figures of docs/lake.md")
+    parser.add_argument("--quick", action="store_true", help="two hours of six tables")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.tables, arguments.hours = 6, 2.0
     report = Report(bench="lake_day")
     report.facts["command"] = shlex.join(["python", "-m", "bench.lake_day", *sys.argv[1:]])
     report.facts["load_before"] = round(os.getloadavg()[0], 1)
