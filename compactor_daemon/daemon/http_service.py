@@ -16,7 +16,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, installed
-from phantombase.timeline.dashboard.look import Checked, activity_of, at_present, lag_s, look
+from phantombase.timeline.dashboard.look import Checked, activity_of, at_present, lag_s, look, of_metadata
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.overview import Clock, Kinds, as_json, metadata_commits, table_pauses
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
@@ -36,6 +36,7 @@ from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 from phantombase.timeline.view.view import Lag
 
+from ..attempt.failures import CLUSTERING, read_failures
 from ..fleet.catalog import fleet_of, members_in
 from ..fleet.claims import Claim
 from ..fleet.pools import Pool
@@ -45,6 +46,7 @@ from ..services.options import NO_POLICIES, Policies, read_policies
 from ..status.catalog import pending_row
 from ..status.check import fresh_fact, of_service, of_status, unfinished_of
 from ..status.pending import Claimed, PendingCompaction, StatusOptions
+from ..status.snapshot import of_kept
 from ..status.status import ServiceRun, claim_rows, service_runs, table_status
 from .loop import Daemon
 from .served_table import DaemonSettings
@@ -58,7 +60,8 @@ _USUAL, _CARE = TriggerOptions(), CheckOptions()
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """What was read of a table. `state`: None if it was let go. `services`: the findings of what services last did."""
+    """What was read of a table. `state`: None if it was let go. `services`: the findings of what services last did;
+    `kept`: of what holds old states, `metadata`: of its metadata table."""
 
     table: Table
     timeline: Timeline
@@ -68,6 +71,8 @@ class _Known:
     state: ServedState | None
     policies: Policies
     services: tuple[Finding, ...] = ()
+    kept: tuple[Finding, ...] = ()
+    metadata: tuple[Finding, ...] = ()
 
 
 class Reports:
@@ -82,7 +87,12 @@ class Reports:
     def last_known(self, path: str) -> Row | None:
         """See `FleetInfo`."""
         known = self._known.get(path)
-        return None if known is None else {"findings": as_json(known.services)}
+        return None if known is None else {"findings": as_json((*known.services, *known.kept))}
+
+    def kept(self, path: str) -> tuple[Finding, ...]:
+        """The findings of what holds old states of the table, as of its last look."""
+        known = self._known.get(path)
+        return () if known is None else known.kept
 
     def report(self, path: str, timeline: Timeline, pool: Pool) -> Row:
         """The report of a table as JSON. A table that cannot be read has a report, too. `timeline`: of its last
@@ -125,8 +135,9 @@ class Reports:
         facts = at_present(known.facts, known.timeline, clock.now, trigger)
         behind_s, works = lag_s(facts, clock), tuple[PendingCompaction, ...]()
         pending = [(i.action, i.requested_time) for i in known.timeline.instants if not i.completed]
-        found, runs = list[Finding](), tuple[ServiceRun, ...]()
-        if pending and facts.has_logs:
+        found, runs = [*known.kept, *known.metadata], tuple[ServiceRun, ...]()
+        runs_services = bool(settings.services.services) and facts.has_logs
+        if (pending and facts.has_logs) or (runs_services and read_failures(table.storage, CLUSTERING)):
             attempt = known.policies.over(settings.attempt, settings.given)
             options = StatusOptions(slo_s=pool.slo_s, attempt=attempt, retry=settings.retry)
             status = from_one_snapshot(lambda: table_status(table.snapshot(), None, options))
@@ -135,7 +146,7 @@ class Reports:
             runs, works = status.services, status.pending
         elif facts.due is not None or trigger.freshness_s is not None:
             facts = replace(facts, paused=tuple(table_pauses(table, clock)))
-        if not pending and settings.services.services:
+        if not runs and settings.services.services:
             runs = service_runs(table, clock)
             found += (one for run in runs for one in of_service(run))
         known.services = tuple(one for run in runs for one in of_service(run))
@@ -159,7 +170,10 @@ class Reports:
         state = load_state(table, None if before is None else before.state, sweep=False)
         facts, checked = look(table, state, trigger, {} if before is None else before.checked, _CHECKED)
         commits = metadata_commits(table)
-        facts = replace(facts, metadata_commits=commits.fact or 0, metadata_problem=commits.problem)
+        seen, clock = table.snapshot(), Clock.of(table)
+        metadata = tuple(of_metadata(table, seen, facts))
+        problem = None if metadata else commits.problem
+        facts = replace(facts, metadata_commits=commits.fact or 0, metadata_problem=problem)
         known = _Known(
             table=table,
             timeline=state.timeline,
@@ -168,6 +182,8 @@ class Reports:
             checked=checked,
             state=state,
             policies=read_policies(table.storage),
+            kept=tuple(of_kept(seen, clock, _CARE.patience_s)) if table.config.has_logs else (),
+            metadata=metadata,
         )
         self._known.pop(path, None)
         self._known[path] = known
@@ -210,6 +226,7 @@ class DaemonFleet:
             slo_s=self.slo_s(table.storage.base_path), attempt=settings.attempt, retry=settings.retry
         )
         row = pending_row(table, self._claimed(table), options, self.trigger(table), lag, whole=whole)
+        row["findings"] += as_json(self._reports.kept(table.storage.base_path))
         if (freshness := self._daemon.freshness_of(table.storage.base_path)) is not None:
             row["freshness"] = as_json(freshness)
         return row | ({"requests": settings.schedule is not None} if whole else {})

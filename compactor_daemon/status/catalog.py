@@ -26,22 +26,23 @@ from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 from phantombase.timeline.view.view import Lag
 
-from ..attempt.failures import CLUSTERING
+from ..attempt.failures import CLUSTERING, RetryOptions, read_failures
 from ..fleet.pools import Pool, Pools
 from ..options import AttemptOptions
 from ..services.options import NO_POLICIES, Policies, read_policies
 from .check import (
-    POLICIES,
     CheckMeans,
     TableCheck,
     check_table,
+    compaction_fact,
     examined_or_why,
     of_policies,
     of_service,
     of_status,
     unfinished_of,
 )
-from .pending import Claimed, StatusOptions, largest_unfinished
+from .pending import Claimed, StatusOptions, largest_unfinished, planned_by_daemons
+from .snapshot import of_kept
 from .status import freshness_of, service_runs, table_status
 
 _MEANS, _NO_POOLS = CheckMeans(), Pools()
@@ -163,39 +164,57 @@ class StoredInfo:
 
     def __init__(self, clock: ClockOptions) -> None:
         self._clock = clock
-        self._known: dict[str, tuple[float, Policies, list[Finding]]] = {}
+        self._known: dict[str, _Stored] = {}
 
     def about(self, table: Table, lag: Lag | None = None, *, whole: bool = True) -> Row:
         table = table.with_clock(self._clock)
-        policies, found = self._of(table, again=whole)
-        options = StatusOptions(attempt=policies.over(AttemptOptions()))
-        row = pending_row(table, None, options, policies.over(_USUAL), lag, whole=whole)
-        row["findings"] += as_json([one for one in found if one.name == POLICIES])
+        stored = self._of(table, again=whole)
+        options = StatusOptions(attempt=stored.policies.over(AttemptOptions()))
+        row = pending_row(table, None, options, stored.policies.over(_USUAL), lag, whole=whole)
+        row["findings"] += as_json(stored.kept)
         return row
 
     def last_known(self, table: Table) -> Row:
-        return {"findings": as_json(self._of(table)[1])}
+        stored = self._of(table)
+        return {"findings": as_json((*stored.kept, *stored.works))}
 
     def trigger(self, table: Table) -> TriggerOptions:
-        return self._of(table)[0].over(_USUAL)
+        return self._of(table).policies.over(_USUAL)
 
     def slo_s(self, path: str) -> float | None:
         return None
 
-    def _of(self, table: Table, *, again: bool = False) -> tuple[Policies, list[Finding]]:
-        """What the table keeps, and the findings that need no look at what is pending."""
+    def _of(self, table: Table, *, again: bool = False) -> _Stored:
         path = table.storage.base_path
         known = self._known.get(path)
-        if known is None or again or time.monotonic() - known[0] > _KEPT_S:
-            policies, found = NO_POLICIES, list[Finding]()
-            try:
-                policies = read_policies(table.storage)
-            except MalformedError as error:
-                found = [of_policies(error)]
-            if table.config.has_logs:
-                found += (one for run in service_runs(table, Clock.of(table)) for one in of_service(run))
-            known = self._known[path] = time.monotonic(), policies, found
-        return known[1], known[2]
+        if known is None or again or time.monotonic() - known.at_s > _KEPT_S:
+            known = self._known[path] = _stored(table, Clock.of(table))
+        return known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """What a table keeps. `kept`, `works`: the findings about that, and about services and clusterings of daemons."""
+
+    at_s: float
+    policies: Policies
+    kept: tuple[Finding, ...]
+    works: tuple[Finding, ...]
+
+
+def _stored(table: Table, clock: Clock) -> _Stored:
+    at_s, policies, kept, works = time.monotonic(), NO_POLICIES, list[Finding](), list[Finding]()
+    try:
+        policies = read_policies(table.storage)
+    except MalformedError as error:
+        kept.append(of_policies(error))
+    if table.config.has_logs:
+        kept += from_one_snapshot(lambda: list(of_kept(table.snapshot(), clock, _CARE.patience_s)))
+        works += (one for run in service_runs(table, clock) for one in of_service(run))
+        planned = planned_by_daemons(read_failures(table.storage, CLUSTERING), None, clock, RetryOptions())
+        pending = () if planned is None else (compaction_fact(planned),)
+        works += care_of(TableFacts(kind="", has_logs=True, completed=0, pending=pending), _CARE)
+    return _Stored(at_s=at_s, policies=policies, kept=tuple(kept), works=tuple(works))
 
 
 def unlisted(listing: str, error: PhantombaseError) -> TableCheck:

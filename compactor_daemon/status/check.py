@@ -35,15 +35,18 @@ from phantombase.timeline.errors import (
     TableChangedError,
     UnknownStateError,
 )
+from phantombase.timeline.format.file_name import PARTITION_METADATA
 from phantombase.timeline.format.table_config import has_only_records
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.pause import silence
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.records.keys import FILES
 from phantombase.timeline.service.loading import state_at
 from phantombase.timeline.service.table_state import ServedState
 from phantombase.timeline.shown import Shown
+from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.snapshot import list_ahead
@@ -56,11 +59,11 @@ from ..cleaning.orphan_choice import Item
 from ..services.options import NO_POLICIES, Policies, Service, read_policies
 from .coexistence import coexistence, find_hudi_signs
 from .pending import Claimed, PendingCompaction, StatusOptions
+from .snapshot import of_kept
 from .status import InProgress, PendingWrite, ServiceRun, TableStatus, freshness_of, outlook, table_status
 
 _LOCK = "--lock LOCK"
 """Of commands that change what other processes may change, too: the lock that all of them share."""
-POLICIES = "policies"
 _NEEDS = {Service.ORPHANS: f"--remove {_LOCK}", Service.SYNC: "--to CATALOG"}
 """What the command of a service needs, unless it is `_LOCK`."""
 
@@ -239,7 +242,8 @@ def _examined(
     found += [*kept, *care_of(facts, options, slo_s), *of_status(status)]
     with suppress(ConflictError):  # what is in progress is a finding
         found += _strays(seen, items, later())
-    found += _savepoints(seen, moment, options)
+    found += _unmarked(seen, state) if state is not None else ()
+    found += of_kept(seen, moment, options.patience_s)
     found += coexistence(find_hudi_signs(seen, later()), moment.now_ms, means.status.attempt)
     return Examined(
         verdict=TableVerdict.of(found, path, said),
@@ -255,7 +259,7 @@ def _examined(
 
 def of_policies(error: MalformedError) -> Finding:
     """What a table keeps is unreadable."""
-    return of_error(POLICIES, "the options that the table keeps cannot be read: no daemon serves it", error)
+    return of_error("policies", "the options that the table keeps cannot be read: no daemon serves it", error)
 
 
 def _of_timeline(table: Snapshot, trigger: TriggerOptions) -> TableFacts:
@@ -286,6 +290,22 @@ def _listed(seen: Snapshot) -> Sequence[Item]:
     return list_items(seen)[0]
 
 
+def _unmarked(seen: Snapshot, state: ServedState) -> Iterator[Finding]:
+    """Partitions that Hudi does not find: it knows them by a file in each, or by the metadata table."""
+    if FILES in seen.config.built_metadata_partitions:
+        return
+    live = [partition for partition, files in state.partitions.items() if partition and files.live]
+    names = {one: [entry.name for entry in listed_if_there(seen.storage, one) or ()] for one in live}
+    if lost := sorted(one for one in live if not any(name.startswith(PARTITION_METADATA) for name in names[one])):
+        yield Finding(
+            name="partition-metadata",
+            severity=Severity.DANGER,
+            what=f"partitions without their {PARTITION_METADATA}: Hudi does not find their rows",
+            found=f"{plural(len(lost), 'partition')}, such as {lost[0]}",
+            todo="The next write to the partition puts it, or copy the file of another one that is as deep.",
+        )
+
+
 def _strays(seen: Snapshot, items: Sequence[Item], later: Timeline) -> Iterator[Finding]:
     """Files of dead processes that no instant names. `items`: of the snapshot, listed before `later`."""
     if not items:
@@ -304,28 +324,6 @@ def _strays(seen: Snapshot, items: Sequence[Item], later: Timeline) -> Iterator[
         )
 
 
-def _savepoints(seen: Snapshot, moment: Clock, options: CheckOptions) -> Iterator[Finding]:
-    """Savepoints that were begun and not made, or cannot be read. The time of one is that of the state that it keeps,
-    so its age is that of its file."""
-    from ..undo.savepoint import ACTION, savepoints  # late: as above
-
-    for one in seen.timeline.pending(ACTION):
-        instant, file = one.requested_time, seen.storage.find(seen.instant_path(one))
-        if file is not None and (age_s := moment.since(file.modified_ms) or 0.0) >= options.patience_s:
-            yield Finding(
-                name="savepoint-left-off",
-                severity=Severity.WARNING,
-                what=f"the savepoint {instant} was begun and not made: it keeps no files, cleans remove them",
-                found=f"for {human_duration(age_s)}",
-                todo=f"`compactor-daemon savepoint create TABLE --instant {instant} --lock LOCK` makes it, "
-                f"`savepoint delete TABLE {instant} --lock LOCK` drops it.",
-            )
-    try:
-        savepoints(seen)
-    except MalformedError as error:
-        yield of_error("savepoint-unreadable", "a savepoint cannot be read: nothing can be cleaned", error)
-
-
 def fresh_fact(
     facts: TableFacts,
     behind_s: float | None,
@@ -342,12 +340,12 @@ def fresh_fact(
 def unfinished_of(status: TableStatus) -> Iterator[Unfinished]:
     """The pending instants, and what is known of the processes that work on them."""
     for one in (*status.pending, *status.clusterings):
-        yield _compaction(one)
+        yield compaction_fact(one)
     yield from map(_write, status.writes)
     yield from map(_action, status.in_progress)
 
 
-def _compaction(one: PendingCompaction) -> Unfinished:
+def compaction_fact(one: PendingCompaction) -> Unfinished:
     return Unfinished(
         action=one.action,
         instant=one.instant,

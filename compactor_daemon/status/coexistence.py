@@ -120,7 +120,6 @@ def _trace(table: Table, instant: str) -> ForeignTrace:
 def coexistence(seen: HudiSigns, now_ms: int, options: AttemptOptions | None = None) -> tuple[Finding, ...]:
     """The findings of a snapshot, the most severe first (pure). `now_ms` since the epoch."""
     found = [
-        *_completed_twice(seen),
         *_other_zone(seen),
         *_metadata_table(seen),
         *_single_writers(seen),
@@ -129,19 +128,6 @@ def coexistence(seen: HudiSigns, now_ms: int, options: AttemptOptions | None = N
         *_upgrade(seen),
     ]
     return tuple(sorted(found, key=lambda f: list(Severity).index(f.severity)))
-
-
-def _completed_twice(seen: HudiSigns) -> Iterator[Finding]:
-    names = [name.partition(".")[0].partition("_")[0] for name in seen.compactions]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
-        yield Finding(
-            name="completed-twice",
-            severity=Severity.DANGER,
-            what="a compaction has two completed commits: two executors ran it",
-            found=", ".join(twice),
-            todo=f"Stop both, and retain the commit whose files must count. In every Hudi writer: {INLINE}.",
-        )
 
 
 def _other_zone(seen: HudiSigns) -> Iterator[Finding]:

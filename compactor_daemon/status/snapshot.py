@@ -1,26 +1,39 @@
-"""What storage shows about a pending compaction or clustering; nothing is changed."""
+"""What storage shows about a pending compaction or clustering, and about what holds old states; nothing is changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
+from phantombase.timeline.dashboard.overview import Clock
+from phantombase.timeline.dashboard.verdict import Finding, Severity, of_error
+from phantombase.timeline.errors import (
+    ConflictError,
+    MalformedError,
+    MissingFileError,
+    PhantombaseError,
+    UnknownStateError,
+)
 from phantombase.timeline.format.compaction_plan import planned_paths
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.archived_timeline import check_archive
 from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
-from phantombase.timeline.storage.contract import Entry, Storage
+from phantombase.timeline.read.pins import all_pins
+from phantombase.timeline.storage.contract import Entry, Storage, list_of_table
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Snapshot, Table
+from phantombase.timeline.terminal.text_table import human_duration
 
 from ..attempt.failures import Failure, read_failures
 from ..attempt.hudi_executors import ForeignTrace, foreign_trace
 from ..attempt.outcome import REVOKED, Outcome, is_revoked, read_outcomes, why_revoked
 from ..attempt.pending_clusterings import is_of_hudi, planned_clustering
 from ..attempt.validity import Assessment, Evidence, assess, evidence_of_planned, validity_of
+from .coexistence import INLINE
 
 T = TypeVar("T")
 
@@ -179,3 +192,47 @@ def _input_bytes(
             return MissingFileError("the plan names a file that is not there", path=path, instant=instant)
         size += entry.size
     return size
+
+
+def of_kept(seen: Snapshot, moment: Clock, patience_s: float) -> Iterator[Finding]:
+    """What holds old states, or has them, and cannot be read: savepoints, pins, the archive; writes with two completed
+    files; and savepoints that were begun and not made. The time of one is that of the state that it keeps, so its age
+    is that of its file."""
+    from ..undo.savepoint import ACTION, savepoints  # late: as above
+
+    for one in seen.timeline.pending(ACTION):
+        instant, file = one.requested_time, seen.storage.find(seen.instant_path(one))
+        if file is not None and (age_s := moment.since(file.modified_ms) or 0.0) >= patience_s:
+            yield Finding(
+                name="savepoint-left-off",
+                severity=Severity.WARNING,
+                what=f"the savepoint {instant} was begun and not made: it keeps no files, cleans remove them",
+                found=f"for {human_duration(age_s)}",
+                todo=f"`compactor-daemon savepoint create TABLE --instant {instant} --lock LOCK` makes it, "
+                f"`savepoint delete TABLE {instant} --lock LOCK` drops it.",
+            )
+    parsed = (seen.layout.parse(entry.name) for entry in list_of_table(seen.storage, seen.config.timeline_folder))
+    writes = Counter(one.requested_time for one in parsed if one is not None and one.completed and one.is_write)
+    if twice := sorted(time for time, count in writes.items() if count > 1):
+        yield Finding(
+            name="completed-twice",
+            severity=Severity.DANGER,
+            what="a write or compaction has two completed files: two processes completed it",
+            found=", ".join(twice),
+            todo=f"Stop both, and retain the file whose data must count. In every Hudi writer: {INLINE}.",
+        )
+    try:
+        savepoints(seen)
+    except MalformedError as error:
+        yield of_error("savepoint-unreadable", "a savepoint cannot be read: nothing can be cleaned", error)
+    try:
+        all_pins(seen.storage)
+    except MalformedError as error:
+        yield of_error("pin-unreadable", "a pin cannot be read: nothing can be cleaned", error)
+    except ConflictError:  # much is read
+        pass
+    try:
+        check_archive(seen.storage, seen.config)
+    except UnknownStateError as error:
+        what = "the archived timeline cannot be read: reads of the past by Hudi fail, and nothing is archived"
+        yield of_error("archive-unreadable", what, error)

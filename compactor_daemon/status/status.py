@@ -17,7 +17,7 @@ from phantombase.timeline.dashboard.verdict import Freshness, TablePause, TableV
 from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.format.rollback_plan import decode_restore_plan
+from phantombase.timeline.format.rollback_plan import decode_restore_plan, decode_rollback_plan
 from phantombase.timeline.instants.timeline import Timeline, pending_writer
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
@@ -48,14 +48,18 @@ from .pending import (
 from .snapshot import clustering_snapshots, pending_snapshots
 
 _IN_PROGRESS = {
-    "restore": "compactor-daemon restore TABLE",
+    "restore": "`compactor-daemon restore TABLE`",
     "rollback": "the next write",
-    "clean": "compactor-daemon clean TABLE, or Hudi's next clean",
-    "clustering": "compactor-daemon cluster TABLE; a plan of Hudi: its clustering",
-    "replacecommit": "a clustering: compactor-daemon cluster TABLE, or Hudi's; an overwrite: the next write",
+    "clean": "`compactor-daemon clean TABLE`, or Hudi's next clean",
+    "clustering": "`compactor-daemon cluster TABLE`; a plan of Hudi: its clustering",
+    "replacecommit": "a clustering: `compactor-daemon cluster TABLE`, or Hudi's; an overwrite: the next write",
 }
 """Actions that block others while they are in progress, and what finishes each if its process is dead."""
-_PLANS: Mapping[str, Callable[[bytes, str], Any]] = {"clean": decode_clean_plan, "restore": decode_restore_plan}
+_PLANS: Mapping[str, Callable[[bytes, str], Any]] = {
+    "clean": decode_clean_plan,
+    "restore": decode_restore_plan,
+    "rollback": decode_rollback_plan,
+}
 _OPTIONS = StatusOptions()
 
 
@@ -314,7 +318,7 @@ def service_runs(table: Table, clock: Clock) -> tuple[ServiceRun, ...]:
 
 def _in_progress(table: Snapshot, clock: Clock) -> Iterator[InProgress]:
     commands = {
-        r.instant: f"compactor-daemon rollback TABLE {r.target}, or Hudi" for r in rollbacks_of_completed(table)
+        r.instant: f"`compactor-daemon rollback TABLE {r.target}`, or Hudi" for r in rollbacks_of_completed(table)
     }
     found = [
         (instant, commands.get(instant.requested_time) or _unreadable(table, instant) or finishes)
@@ -322,7 +326,7 @@ def _in_progress(table: Snapshot, clock: Clock) -> Iterator[InProgress]:
         for instant in table.timeline.pending(action)
     ]
     if (clustering := clustering_in_rollback(table)) is not None:
-        found.append((clustering, f"compactor-daemon rollback TABLE {clustering.requested_time}"))
+        found.append((clustering, f"`compactor-daemon rollback TABLE {clustering.requested_time}`"))
     for instant, todo in found:
         age_s = clock.age(instant.requested_time)
         yield InProgress(instant=instant.requested_time, action=instant.action, age_s=age_s, todo=todo)

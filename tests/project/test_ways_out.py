@@ -69,8 +69,8 @@ def run(*words: str, code: int = 0) -> str:
 
 
 def named(text: str, path: Path) -> list[str]:
-    """The first command in an error's advice, for this table."""
-    found = re.search(r"`compactor-daemon ([^`]*)`", text)
+    """The first command in an error's advice, or a finding's, for this table; without the lock that a finding names."""
+    found = re.search(r"`compactor-daemon ([^`]*?)(?: --lock\s+LOCK)?`", text)
     assert found, text
     return [str(path) if word == "TABLE" else word for word in found[1].split()]
 

@@ -21,7 +21,7 @@ from ..metadata_table.records.keys import COLUMN_STATS, FILES, PARTITION_STATS
 from ..prefetch import prefetched, prefetched_when_slow
 from ..service.table_state import PartitionFiles, ServedState
 from ..storage.folders import join
-from ..table.table import BUILD_AGAIN, Snapshot, Table, from_one_snapshot
+from ..table.table import BUILD_AGAIN, Snapshot, Table, advising_rebuild, from_one_snapshot, open_metadata_table
 from ..terminal.text_table import plural
 from ..view.view import FileGroup, GroupKey, Lag, latest_slice, table_lag
 from .compactions import table_debt
@@ -163,6 +163,11 @@ def of_metadata(table: Table, seen: Snapshot, facts: TableFacts) -> Iterator[Fin
 
     name = "metadata-files"
     try:
+        metadata = open_metadata_table(seen)
+        with advising_rebuild(metadata):
+            for write in metadata.load_timeline().completed:
+                if write.is_write:
+                    metadata.commit_metadata(write)
         different = validate(table, seen).differences
     except TableChangedError:
         raise

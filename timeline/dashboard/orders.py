@@ -12,7 +12,7 @@ from ..errors import UsageError
 from ..instants.clock_check import LOCAL
 from ..instants.triggers import TriggerOptions
 from ..terminal.text_table import Row, human_bytes, plural
-from .verdict import Health
+from .verdict import Health, locked
 
 PROGRAM = "compactor-daemon"
 _INSTANT = re.compile(r"[0-9]{1,17}")
@@ -149,8 +149,10 @@ def _of_fleet_info(row: Row, path: str, orders: _Orders) -> list[Row]:
     found += [_one(pause["what"], resume, "ends the pause") for pause in fleet_info.get("paused", ())]
     for half in fleet_info.get("in_progress", ()):
         why = f"{half['action']} {half['instant']} is in progress"
-        command = half["todo"].replace("TABLE", path).replace("INSTANT", half["instant"])
-        found.append(_one(why, command, "finishes it, if its process is dead"))
+        command = re.search(r"`(compactor-daemon [^`]*)`", locked(half["todo"]))
+        if command is not None:
+            words = command[1].replace("TABLE", path).replace("INSTANT", half["instant"])
+            found.append(_one(why, words, "finishes it, if its process is dead"))
     return found
 
 

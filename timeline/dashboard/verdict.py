@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from ..errors import PhantombaseError
@@ -76,7 +77,8 @@ class TableVerdict(Shown):
     def of(findings: Iterable[Finding], path: str, silence: Callable[[], str] = str) -> TableVerdict:
         """`path`: the table's, for the commands. `silence`: what a person has said of the table, if it is known to be
         bad (`locks.pause.silence`): it counts as well, and its findings are shown. Only asked where it is not well."""
-        filled = [replace(one, todo=re.sub(r"\bTABLE\b", lambda _: shlex.quote(path), one.todo)) for one in findings]
+        fill = partial(re.sub, r"\bTABLE\b", lambda _: shlex.quote(path))
+        filled = [replace(one, found=fill(one.found), todo=fill(locked(one.todo))) for one in findings]
         found = tuple(sorted(filled, key=lambda one: list(Severity).index(one.severity)))
         health = _HEALTH[found[0].severity] if found else Health.WELL
         first = next((f for f in found if health is not Health.WELL or f.name in _STATES), None)
@@ -88,6 +90,23 @@ class TableVerdict(Shown):
                 silenced = Finding(name=SILENCED, severity=Severity.INFO, what=said, found="known to be bad", todo=todo)
                 found = (*found, silenced)
         return TableVerdict(health=health, reason=reason, findings=found)
+
+
+_CHANGES = re.compile(
+    r"(`compactor-daemon (?:archive|clean|cluster|metadata|replan|repair|restore|rollback|schedule|unschedule)"
+    r"|`compactor-daemon config (?:set|unset)|`(?:compactor-daemon )?savepoint (?:create|delete))\b([^`]*)`"
+)
+"""Commands that need to know which other processes write."""
+
+
+def locked(todo: str) -> str:
+    """The text with the option `--lock` in each command that needs it and does not say."""
+
+    def one(found: re.Match[str]) -> str:
+        says = re.search(r"--(lock|sole-writer|dry-run)\b", found[0])
+        return found[0] if says else f"{found[1]}{found[2]} --lock LOCK`"
+
+    return _CHANGES.sub(one, todo)
 
 
 def is_silenced(row: Mapping[str, Any]) -> bool:
@@ -307,11 +326,13 @@ def _of_pending(one: Unfinished, options: CheckOptions, slo_s: float | None) -> 
         yield from _of_compaction(one, named, options, slo_s)
     elif one.blocks and not one.at_work and (one.age_s is None or one.age_s >= options.patience_s):
         todo = one.todo.rstrip(".") or "`compactor-daemon status TABLE` names what ends it"
+        if not todo[:1].isupper():  # else the advice of an error, a sentence of its own
+            todo = f"If its process is dead: {todo}"
         yield Finding(
             name="left-off",
             what=f"{named} has begun and not ended: it blocks other work",
             found=f"for {human_duration(one.age_s or 0.0)}",
-            todo=f"If its process is dead: {todo}.",
+            todo=f"{todo}.",
         )
 
 

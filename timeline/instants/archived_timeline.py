@@ -73,6 +73,23 @@ def whole(config: TableConfig, load: Callable[[], T]) -> T:
         ) from error
 
 
+def check_archive(storage: Storage, config: TableConfig) -> None:
+    """Whether the files that the history of versions 8 and 9 names are there, with the sizes that it says. Their
+    contents are not read. UnknownStateError: see `load_history`."""
+    if config.layout.has_completion_times:
+        whole(config, lambda: _check_files(storage, config.history_folder))
+
+
+def _check_files(storage: Storage, folder: str) -> None:
+    sizes = {entry.name: entry.size for entry in listed_if_there(storage, folder) or ()}
+    for name, size in _manifest(storage, folder, list(sizes)).items():
+        if sizes.get(name) != size:
+            found = f"{sizes[name]} bytes" if name in sizes else "no such file"
+            raise MalformedError(
+                "a history file is lost or damaged", path=f"{folder}/{name}", expected=f"{size} bytes", found=found
+            )
+
+
 def archived_commits(
     storage: Storage, config: TableConfig, wanted: Collection[Instant]
 ) -> dict[Instant, CommitMetadata]:
@@ -127,16 +144,21 @@ def archived_logs(storage: Storage, config: TableConfig) -> list[str]:
 
 
 def _current_files(storage: Storage, folder: str, names: list[str]) -> list[str]:
+    return list(_manifest(storage, folder, names))
+
+
+def _manifest(storage: Storage, folder: str, names: list[str]) -> dict[str, Any]:
+    """The sizes of the current files by name."""
     version = _current_version(storage, folder, names)
     if version is None:
-        return []
+        return {}
     path = f"{folder}/manifest_{version}"
     try:
-        files = [entry["fileName"] for entry in json.loads(storage.read(path))["files"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        files = {entry["fileName"]: entry.get("fileLen") for entry in json.loads(storage.read(path))["files"]}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedError("unreadable history manifest", path=path, found=reason_of(error)) from error
     if not all(isinstance(name, str) and "/" not in name for name in files):
-        raise MalformedError("history manifest with entries that are not file names", path=path, found=repr(files))
+        raise MalformedError("history manifest with entries that are not file names", path=path, found=repr([*files]))
     return files
 
 

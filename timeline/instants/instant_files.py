@@ -252,15 +252,15 @@ _WAYS_OUT = {
     "newest state is complete; older ones may not be and must not be read.",
     ("clustering", False): "If no process works on it, `compactor-daemon cluster TABLE --cancel` removes it, two "
     "minutes after its last change.",
-    ("restore", False): "Hudi's process may still be writing it. It has undone nothing: `compactor-daemon restore` "
-    "removes it once it has not changed for two minutes.",
+    ("restore", False): "Hudi's process may still be writing it. It has undone nothing: `compactor-daemon restore "
+    "TABLE` removes it once it has not changed for two minutes.",
     (
         "restore",
         True,
     ): "It has begun, and to which instant is unknown here. Stop its process; `compactor-daemon restore "
     "TABLE --to INSTANT`, to that instant or an earlier one, finishes it two minutes after its last change.",
-    ("rollback", False): "The next Hudi writer of the table removes this file: it has undone nothing. So do "
-    "`compactor-daemon restore`, `rollback` and `archive` once it has not changed for two minutes.",
+    ("rollback", False): "The next Hudi writer of the table removes this file: it has undone nothing. So does "
+    "`compactor-daemon archive TABLE` once it has not changed for two minutes.",
     ("rollback", True): "Hudi ignores it for ever. Stop all processes that roll back or restore, then remove "
     "{inflight} by hand, and {path} if it exists. The write to undo is still pending; it is rolled back later.",
 }

@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import schedule, writer
-from phantombase.compactor_daemon.attempt.failures import Failure, RetryOptions, record_failure
+from phantombase.compactor_daemon.attempt.failures import CLUSTERING, Failure, RetryOptions, record_failure
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.http_service import Reports
@@ -61,6 +61,7 @@ from phantombase.timeline.locks.pause import held_by
 from phantombase.timeline.locks.table_lock import POLICIES
 from phantombase.timeline.metadata_table import column_range
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.read.pins import PINS
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupDebt
 from tests.support.archived_tables import cluster, unzip
@@ -468,6 +469,43 @@ def _small_files(path: Path) -> None:
         writer(pa.table({"id": [f"new {ts}"], "ts": [ts]})).bulk_insert(str(path))
 
 
+def _parked_clusterings(path: Path) -> None:
+    for number in range(9):
+        failure = Failure(at_ms=number, error="StorageError", what="no space", who="me")
+        record_failure(Table.open(str(path)).storage, CLUSTERING, failure)
+
+
+def _torn_pin(path: Path) -> None:
+    (path / PINS / "copy").mkdir(parents=True)
+    (path / PINS / "copy/x.json").write_bytes(b"{")
+
+
+def _torn_savepoint(path: Path) -> None:
+    write = min((path / ".hoodie/timeline").glob("*.deltacommit"))
+    for state in ("savepoint.inflight", "savepoint"):
+        name = write.name.replace("deltacommit", state)
+        write.with_name(name if state == "savepoint" else f"{name[:17]}.{state}").write_bytes(b"Obj")
+
+
+def _torn_archive(path: Path) -> None:
+    history = path / ".hoodie/timeline/history"
+    history.mkdir(exist_ok=True)
+    (history / "_version_").write_text("1")
+    (history / "manifest_1").write_text('{"files": [{"fileName": "1_2_0.parquet", "fileLen": 9}]}')
+
+
+def _completed_twice(path: Path) -> None:
+    write = max((path / ".hoodie/timeline").glob("*.deltacommit"))
+    shutil.copy2(write, write.with_name(f"{write.name[:34]}{(int(write.name[34]) + 1) % 10}.deltacommit"))
+
+
+def _unmarked(path: Path) -> None:
+    shutil.rmtree(path)
+    rows = pa.table({"id": ["a"], "ts": [1], "p": ["n"]})
+    writer(rows).table("t").key("id").ordering("ts").partition("p").upsert(str(path))
+    (path / "n/.hoodie_partition_metadata").unlink()
+
+
 LAKE: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     "behind": (_behind, {"behind-goal"}),
     "damaged-log": (_damaged_log, {"cannot-be-merged"}),
@@ -486,13 +524,27 @@ LAKE: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     "dead-writer": (_dead_writer, {"dead-writer"}),
     "stray": (_stray, {"stray-files"}),
     "small-files": (_small_files, {"small-files"}),
+    "parked-clusterings": (_parked_clusterings, {"parked"}),
+    "torn-pin": (_torn_pin, {"pin-unreadable"}),
+    "torn-savepoint": (_torn_savepoint, {"savepoint-unreadable"}),
+    "torn-archive": (_torn_archive, {"archive-unreadable"}),
+    "completed-twice": (_completed_twice, {"completed-twice"}),
+    "unmarked": (_unmarked, {"partition-metadata"}),
     "well": (_well, set()),
     "dim": (_copy_on_write, {"not-compacted"}),
 }
 """What makes a table sick, and what is found."""
-CHECK_ALONE = {"stray", "small-files"}
+CHECK_ALONE = {"stray", "small-files", "unmarked"}
 SERVICES = ServiceOptions.of(clean=CleanOptions())
 """Found by `check` only: it searches all files, and is given a smaller limit here."""
+
+
+def _knows_the_writers(command: str) -> None:
+    """No command of a finding stops at the question who else writes. Some then name an INSTANT, which is none."""
+    done = CliRunner().invoke(app, command.replace("--lock LOCK", "--sole-writer").split())
+    said = f"{done.output} {done.exception}"
+    assert "needs to know which other processes write" not in said, command
+    assert "Missing argument" not in said, command
 
 
 def test_a_lake_with_a_table_for_each_sickness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -512,9 +564,11 @@ def test_a_lake_with_a_table_for_each_sickness(tmp_path: Path, monkeypatch: pyte
     }
     assert shown.exit_code == 2
     assert list(rows)[-4:] == ["dim", "fresh", "kept", "well"]
+    commands = dict[str, str]()
     for row in rows.values():
         for finding in row["findings"]:
             assert (finding["name"], re.search(r"\bTABLE\b", finding["todo"])) == (finding["name"], None)
+            commands |= {one.split()[0]: one for one in re.findall(r"`compactor-daemon ([^`]*)`", finding["todo"])}
     assert {row["health"] for name, row in rows.items() if name in ("dim", "fresh", "kept", "well")} == {"well"}
     health = {name: row["health"] for name, row in rows.items() if name not in CHECK_ALONE}
     status = json.loads(CliRunner().invoke(app, ["status", *root]).stdout)["tables"]
@@ -532,6 +586,9 @@ def test_a_lake_with_a_table_for_each_sickness(tmp_path: Path, monkeypatch: pyte
         assert (name, Reports(settings).report(path, timeline, Pool())["health"]) == (name, health[name])
     well = CliRunner().invoke(app, ["check", str(tmp_path / "well"), str(tmp_path / "dim")])
     assert (well.exit_code, well.stdout.splitlines()[-1]) == (0, "2 tables: 2 well")
+    for name, command in commands.items():  # last: they mend tables
+        if name not in ("run", "sync"):
+            _knows_the_writers(command)
 
     def denied(_: FolderListing) -> dict[str, str]:
         raise StorageError("storage failed", found="denied")

@@ -238,7 +238,7 @@ def test_what_is_held_back(rows: list[dict[str, Any]], words: list[str]) -> None
     assert list(held_back(rows, fleet_info if len(rows) > 1 else None).values()) == words
 
 
-HALF_WAY = {"action": "restore", "instant": "2", "todo": "compactor-daemon restore TABLE"}
+HALF_WAY = {"action": "restore", "instant": "2", "todo": "`compactor-daemon restore TABLE`"}
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ HALF_WAY = {"action": "restore", "instant": "2", "todo": "compactor-daemon resto
          ["compactor-daemon schedule '/data/my table'"]),
         (row(file_groups_waiting=3, log_bytes_waiting=9, delta_commits_since_request=4), []),
         (row(fleet_info={"pending": [], "in_progress": [HALF_WAY]}),
-         ["compactor-daemon restore '/data/my table'"]),
+         ["compactor-daemon restore '/data/my table' --lock LOCK"]),
     ],
 )  # fmt: skip
 def test_what_can_be_done(known: dict[str, Any], commands: list[str]) -> None:
