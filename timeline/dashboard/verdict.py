@@ -368,6 +368,8 @@ def _of_backlog(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
     logs = f"; {plural(debt.log_files_waiting, 'log file')} in no plan" if debt is not None else ""
     waits = due is not None and (debt is None or debt.file_groups_waiting > 0)
     waits = waits and (seen.lag is None or seen.lag.free is not None)
+    # A goal that is kept decides: the oldest write that no plan took in may be in base files.
+    waits = waits and (seen.freshness is None or seen.freshness.goal_s is None)
     held = seen.lag is not None and seen.lag.oldest is not None and seen.lag.oldest.held is not None
     if (fresh := seen.freshness) is not None and fresh.goal_s is not None and fresh.is_missed:
         because = f": {fresh.why}" if fresh.why else ""

@@ -162,6 +162,8 @@ def test_each_sickness() -> None:
         assert "/lake/t" in found.todo or name == "dead-writer"
         assert verdict(well) == TableVerdict(health=Health.WELL, reason="nothing needs care"), name
     assert [f.name for f in verdict(facts(due=replace(DUE, for_s=1.0, times=4.0))).findings] == ["not-scheduled"]
+    kept = Freshness(lag_s=60.0, goal_s=600.0)  # what no plan took in is in base files, but for a write of a minute ago
+    assert verdict(facts(due=replace(DUE, times=6.0), freshness=kept)).health is Health.WELL
     asleep = TablePause(what="paused by ann: moves", since_s=70.0, ends_s=9.0)
     paused = verdict(facts(due=DUE, paused=(asleep,)))
     assert (paused.health, paused.reason) == (Health.WELL, "paused by ann: moves (since 1 min 10 s)")
