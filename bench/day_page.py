@@ -141,7 +141,7 @@ _LAKE_FIGURES = (
 )
 _LAKE_LINES = {
     "lag": ("the latest table, by the model", "#0969da"),
-    "said": ("the same, as daemons say", "#54aeff"),
+    "said": ("as daemons say, with the sick one", "#54aeff"),
     "sick": ("the sick table", "#cf222e"),
 }
 
