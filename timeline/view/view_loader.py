@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, TypeAlias, TypedDict
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError, in_table
@@ -18,7 +19,7 @@ from ..format.table_config import TableConfig, load_table_config
 from ..instants.instant_files import InstantFiles, retained_by
 from ..instants.table_clock import TimelineLoader
 from ..instants.timeline import Timeline
-from ..prefetch import Threads, prefetched, prefetched_when_slow
+from ..prefetch import AHEAD, Threads, at_once, prefetched, prefetched_when_slow
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import HOODIE, join
 from ..storage.snapshot import list_ahead, without_snapshot
@@ -221,11 +222,15 @@ class ViewLoader:
             for group in file_groups(part, entries, timeline, facts, as_of=as_of, brief=brief)
         )
         groups = believed(self.storage, found)
-        self.check_unchanged()
-        self.check_not_undone(newest)
         # A past state is checked by its moment, see `windows.retained_since`.
         several = completed_by is None and exactly is None and bool(self.config.partition_fields)
-        self.check_not_cleaned(newest if completed_by else timeline, [e for _, e in listings], several=several)
+        since, entries = newest if completed_by else timeline, [e for _, e in listings]
+        checks: tuple[Callable[[], None], ...] = (
+            self.check_unchanged,
+            partial(self.check_not_undone, newest),
+            partial(self.check_not_cleaned, since, entries, several=several),
+        )
+        at_once(checks, lambda check: check(), 1 if self.storage.is_file_system else AHEAD)
         return TableView(timeline=timeline, facts=facts, groups=groups)
 
     def _facts_and_files(
@@ -312,8 +317,8 @@ class ViewLoader:
         newest slice below the cutoff. `several`: the listing may be of several partitions. A partition whose rows were
         all deleted has no files left, while other partitions are read without the writes that preceded the deletion. A
         listing in pages may also lack a base file that was put during the listing."""
-        at_once = self.storage.names_at_once
-        in_pages = at_once is not None and any(len(entries) > at_once for entries in listings)
+        in_one = self.storage.names_at_once
+        in_pages = in_one is not None and any(len(entries) > in_one for entries in listings)
         unseen = in_pages or self.listing.lacks_later_files
         ignored = {t for entries in listings for t in base_instants(entries) if not timeline.is_committed(t)}
         if not ignored and not several and not unseen:

@@ -289,6 +289,7 @@ def both_at_once(s3: S3Server, *patterns: str) -> Iterator[list[str]]:
         (r"prefix=tables/t/\.hoodie/timeline/&", r"prefix=tables/t/\.hoodie/&"),
         (r"GET .*\d{17}_\d{17}\.deltacommit", r"GET .*compaction\.requested"),
         (r"GET .*\.log\.\d+_0", r"GET .*\.parquet"),
+        (r"GET .*hoodie\.properties", r"HEAD .*\.deltacommit"),
     ],
 )
 def test_what_is_independent_is_asked_for_at_the_same_time(

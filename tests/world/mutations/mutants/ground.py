@@ -179,10 +179,10 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/instants/archived_timeline", 'if record.get("commitTime") is None or record.get("actionType") is None:', "if False:", "archived_timeline"),
     # The table: what is read again, whose schema counts, what a view may believe.
     ("timeline/view/view_loader", "        if load_table_config(without_snapshot(self.storage)) != self.config:\n", "        if False:\n", "table"),
-    ("timeline/view/view_loader", "        self.check_unchanged()\n        self.check_not", "        self.check_not", "table"),
-    ("timeline/view/view_loader", "        self.check_not_cleaned(newest if completed_by else timeline, [e for _, e in listings], several=several)\n", "", "reads"),
+    ("timeline/view/view_loader", "            self.check_unchanged,\n", "", "table"),
+    ("timeline/view/view_loader", "            partial(self.check_not_cleaned, since, entries, several=several),\n", "", "reads"),
     ("timeline/view/view_loader", "        if completed := now.superseding_since(timeline, None if unseen else ignored, below=cutoff):\n", "        if completed := []:\n", "reads"),
-    ("timeline/view/view_loader", "        self.check_not_undone(newest)\n", "", "beside_services"),
+    ("timeline/view/view_loader", "            partial(self.check_not_undone, newest),\n", "", "beside_services"),
     ("timeline/view/view_loader", "None if unseen else ignored", "None if unseen else ()", "listing_in_pages"),
     ("timeline/view/view_loader", "below=cutoff", "below=timeline.start", "read/beside_services"),
     ("timeline/view/view_loader", "below=cutoff", "below=\"9\"", "busy_tables"),
