@@ -239,7 +239,7 @@ def parsed(known: Known, name: str, value: str) -> tuple[str, Any]:
         return field, convert(value)
     except (KeyError, ValueError) as error:
         expected = error.args[1] if len(error.args) == 2 else _NUMBERS.get(convert, "a value that Hudi takes for it")
-        raise UsageError(f"not a value of {name}", expected=expected, found=value) from error
+        raise UsageError(f"not a value of {name}", expected=expected, found=value) from None
 
 
 _NUMBERS: Mapping[Any, str] = {whole_number: "a whole number", decimal_number: "a number"}

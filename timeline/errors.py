@@ -80,10 +80,24 @@ class PhantombaseError(Exception):
             return self
         return self._again(self.what, f"{base}/{self.path}")
 
-    def place(self, base: str) -> None:
-        """Names the table in this error, if it names no place yet: the table, or its path within the table."""
+    cause: BaseException | None = None
+    """The error of a library that led to this one, also where a traceback does not show it (`alone`)."""
+
+    def alone(self) -> None:
+        """Hides the causes whose reason this text has: a traceback would show each with all its calls."""
+        cause = self.cause = self.cause or self.__cause__
+        while cause is not None:
+            reason = cause.what if isinstance(cause, PhantombaseError) else reason_of(cause)
+            if reason not in str(self) and not isinstance(cause, FileNotFoundError):
+                break
+            cause = cause.__cause__
+        self.__cause__ = cause
+
+    def place(self, base: str, given: str = "") -> None:
+        """Names the table in this error, if it names no place yet, or the table as it is `given`: the table, or its
+        path within the table."""
         of_files = isinstance(self, _OF_FILES) and ":" not in (self.path or "")
-        if self.path is None:
+        if self.path is None or self.path == given:
             self.path = base
         elif self.path.startswith(_IN_TABLE):
             self.path = f"{base}/{self.path.removeprefix(_IN_TABLE)}"

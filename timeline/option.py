@@ -12,6 +12,7 @@ from enum import Enum
 from functools import cache, wraps
 from inspect import BoundArguments, Parameter, Signature, isfunction, signature
 from numbers import Integral, Real
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -64,7 +65,8 @@ def spelled(function: Callable[_P, _T]) -> Callable[_P, _T]:
             base: Any = getattr(getattr(given, "storage", None), "base_path", given)
             base = base.__fspath__() if hasattr(base, "__fspath__") else base
             if isinstance(base, str):
-                error.place(base)
+                error.place(base if ":" in base else str(Path(base).absolute()), base)
+            error.alone()
             raise
 
     return call

@@ -10,6 +10,7 @@ from dataclasses import is_dataclass
 from functools import partial
 from inspect import Parameter, isfunction, signature
 from pathlib import Path
+from traceback import format_exception
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -319,11 +320,12 @@ IN_PYTHON: tuple[tuple[Callable[[Any], Any], str], ...] = (
 
 
 def test_a_mistake_in_python(table: Path) -> None:
-    """No error of Python itself, and nothing in the table."""
+    """No error of Python itself, one traceback, and nothing in the table."""
     before = traces(table)
     for call, what in IN_PYTHON:
-        with pytest.raises(UsageError, match=what):
+        with pytest.raises(UsageError, match=what) as raised:
             call(table)
+        assert "".join(format_exception(raised.value)).count("Traceback (most") == 1, what
     assert traces(table) == before
 
 
@@ -396,6 +398,8 @@ def test_rows_that_cannot_be_written(tmp_path: Path) -> None:
                 write(rows(), path)
             assert "\n" not in str(raised.value)
             assert "Traceback" not in str(raised.value)
+            of_users_code = "it broke" in what
+            assert of_users_code or "".join(format_exception(raised.value)).count("Traceback (most") == 1, what
     assert traces(tmp_path) == before
 
 

@@ -431,9 +431,11 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 @contextmanager
 def _written(output: Path) -> Iterator[None]:
-    """Separates errors of writing from errors of reading."""
+    """Separates errors of writing from errors of reading. BrokenPipeError: who reads the output has enough."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except OSError as error:
         found = os.strerror(error.errno) if error.errno else reason_of(error)
         todo = "Make room, or write where this user may: no part of the file is left."

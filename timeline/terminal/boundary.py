@@ -141,8 +141,9 @@ def _fail(error: BaseException, message: str, code: int, as_json: bool) -> NoRet
         import traceback
 
         traceback.print_exception(error)
-    if error.__cause__ is not None and logging.getLogger(NAME).isEnabledFor(logging.DEBUG):
-        get_logger().debug("cause", error=repr(error.__cause__))
+    cause = getattr(error, "cause", None) or error.__cause__
+    if cause is not None and logging.getLogger(NAME).isEnabledFor(logging.DEBUG):
+        get_logger().debug("cause", error=repr(cause))
     if as_json:
         print(json.dumps(error_document(error, one_line(message), code)), file=sys.stderr, flush=True)
     else:

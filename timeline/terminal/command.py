@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Annotated, Any, TypeAlias, get_origin, get_type_hints
@@ -122,8 +123,8 @@ def command(
             return _shown(found, as_json) if shows else found
         except PhantombaseError as error:
             table = given.get("path") or given.get("table") or getattr(given.get("at"), "table", None)
-            if error.path is not None and isinstance(table, str):
-                error.place(table)
+            if isinstance(table, str):
+                error.place(table if ":" in table else os.path.abspath(table), table)
             raise
 
     run.__signature__ = inspect.Signature(list(params.values()))  # type: ignore[attr-defined]

@@ -145,10 +145,12 @@ class Placed:
     log_version: int | None
 
 
-def place_all(table: Table, instant: str, files: Sequence[StagedFile]) -> list[Placed]:
-    """Places the files of a write, several at a time. StorageError: a file is missing or has another size."""
+def place_all(table: Table, instant: str, files: Sequence[StagedFile], there: Collection[str] = ()) -> list[Placed]:
+    """Places the files of a write, several at a time. StorageError: a file is missing or has another size. `there`:
+    partitions that the table has."""
     by_partition = gathered((file.partition, file) for file in files)
-    at_once(by_partition, lambda partition: _refuse_nested(table, partition, by_partition))
+    new = [partition for partition in by_partition if partition not in there]
+    at_once(new, lambda partition: _refuse_nested(table, partition, by_partition))
     placed = at_once(by_partition.items(), lambda item: _place_partition(table, instant, *item))
     return [one for part in placed for one in part]
 
@@ -173,24 +175,28 @@ def refuse_first_partitions(storage: Storage, counts: RowCounts, *, listed: bool
             )
 
 
-def refuse_unlisted(table: Table, counts: RowCounts) -> None:
-    """UnsupportedError: a new partition that Hudi would not find in the table's metadata table."""
+def partitions_there(table: Table, partitions: Collection[str]) -> frozenset[str]:
+    """Those of the partitions of rows that the table has. UsageError: see `_refuse_nested`. UnsupportedError: a new one
+    that Hudi would not find in the table's metadata table."""
+    each = sorted(partitions)
+    found = at_once(each, lambda partition: _refuse_nested(table, partition, partitions))
+    new = [partition for partition, is_there in zip(each, found, strict=True) if not is_there]
     if table.config.metadata_partitions:
-        high = {partition for partition, _ in counts if max(partition, default="") > "\uffff"}
-        new = (p for p in sorted(high) if table.storage.find(f"{p}/{PARTITION_METADATA}") is None)
-        refuse_unordered(new, table.storage.base_path)
+        refuse_unordered((p for p in new if max(p, default="") > "\uffff"), table.storage.base_path)
+    return frozenset(partitions).difference(new)
 
 
-def _refuse_nested(table: Table, partition: str, all_: Collection[str]) -> None:
-    """UsageError: a new partition is below another one, or above one. Readers of folders, Hudi's too, search for
-    none below a partition: its rows would be lost."""
+def _refuse_nested(table: Table, partition: str, all_: Collection[str]) -> bool:
+    """Whether the table has the partition. UsageError: it is new, and below another one, or above one. Readers of
+    folders, Hudi's too, search for none below a partition: its rows would be lost."""
     if table.storage.find(join(partition, PARTITION_METADATA)) is not None:
-        return
+        return True
     other = next(
         (p for p in _above(partition) if p in all_ or table.storage.find(f"{p}/{PARTITION_METADATA}") is not None), None
     ) or next((p for p in table.partitions(partition) if p != partition), None)
     if other is not None:
         raise _nested(table.storage, other, partition)
+    return False
 
 
 def _above(partition: str) -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.table.table import Snapshot
 from phantombase.timeline.view.view import FileGroup, latest_base, latest_slice
 
+from ..engine.engine import RowCounts
 from ..engine.row_blobs import Piece, by_target
 from ..files.stager import StagedFile, Stager, WriteWork
 from ..files.stored_keys import base_keys, slice_keys
@@ -47,21 +49,29 @@ class BucketStep:
     route: ToBucket
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        stager = Stager(self.work, slot)
-        partition, groups = None, dict[int, FileGroup]()
+        stager, partition, groups = Stager(self.work, slot), None, dict[int, FileGroup]()
         for (path, target), group in by_target(pieces):
             if path != partition:
-                there = [group for group in self.work.groups(path) if group.key not in self.work.replaced]
-                partition, groups = path, self._groups(there)
-                self._check_keys(there or living_elsewhere(self.work, path))
-            if int(target) not in groups and self.work.inserts:
-                self._refuse_nonblocking(path, int(target), there)
+                partition, groups = path, self._groups(path)
+            self._refuse_nonblocking(path, int(target), groups)
             done = self._bucket(stager, path, int(target), groups.get(int(target)), group)
             if done is not None:
                 yield done_piece(done)
 
-    def _groups(self, there: Collection[FileGroup]) -> dict[int, FileGroup]:
+    def check_once(self, counts: RowCounts) -> None:
+        """Raises what `__call__` would raise for rows of these partitions and buckets; once a process, as `_held`."""
+        if held := _held(self.work.table.storage.location, "", self.route):
+            return
+        for path, targets in groupby(sorted(counts), itemgetter(0)):
+            groups = self._groups(path)
+            for _, target in targets:
+                self._refuse_nonblocking(path, int(target), groups)
+        held.append(len(counts))
+
+    def _groups(self, partition: str) -> dict[int, FileGroup]:
+        there = [group for group in self.work.groups(partition) if group.key not in self.work.replaced]
         refuse_two_of_one_bucket(there)
+        self._check_keys(there or living_elsewhere(self.work, partition))
         return {bucket: group for group in there if (bucket := bucket_of_file_id(group.file_id)) is not None}
 
     def _refuse_numbers(self, groups: Iterable[FileGroup]) -> None:
@@ -77,9 +87,11 @@ class BucketStep:
                     todo="Give the number of buckets with which the table was written, or none for a key index.",
                 )
 
-    def _refuse_nonblocking(self, partition: str, bucket: int, there: Iterable[FileGroup]) -> None:
+    def _refuse_nonblocking(self, partition: str, bucket: int, there: Mapping[int, FileGroup]) -> None:
         """UnsupportedError: Hudi's writers without conflict checks may open this bucket too."""
-        if other := nonblocking_bucket(there, self._newest):
+        if bucket in there or not self.work.inserts:
+            return
+        if other := nonblocking_bucket(there.values(), self._newest):
             raise UnsupportedError(
                 "opening a bucket beside Hudi's writers with NON_BLOCKING_CONCURRENCY_CONTROL is not supported: "
                 "they check no conflicts, so both may open it, and rows would be doubled",
@@ -155,6 +167,19 @@ def recorded_buckets(config: TableConfig, options: WriteOptions) -> dict[str, st
     return {_RECORDED: f"{options.buckets} by {','.join(options.bucket_fields or config.record_key_fields)}"}
 
 
+def shows_other_index(table: Snapshot, options: WriteOptions) -> bool:
+    """Whether the newest write of rows made other file groups than this one would, or hashed keys unknown here."""
+    count = options.buckets
+    for _, metadata in recent_commits(table):
+        ids, stats = list(_file_ids(metadata)), chain.from_iterable(metadata.partition_to_write_stats.values())
+        if ids and count is None:  # under a key index no log has inserts
+            return all(map(looks_like_bucket, ids)) or any(s.num_inserts and ".log." in (s.path or "") for s in stats)
+        if ids and count is not None:
+            known = _RECORDED in metadata.extra_metadata
+            return not known or any(bucket_of_file_id(one) not in range(count) for one in ids)
+    return False
+
+
 def check_recorded_buckets(table: Snapshot, options: WriteOptions) -> None:
     """UsageError: the newest write that records its buckets had others. A few keys may have the same bucket in both."""
     mine = recorded_buckets(table.config, options).get(_RECORDED)
@@ -211,8 +236,11 @@ def nonblocking_bucket(there: Iterable[FileGroup], newest: Iterable[str]) -> str
 
 def newest_file_ids(table: Snapshot) -> frozenset[str]:
     """Those that the newest writes name, in all partitions."""
-    commits = (metadata for _, metadata in recent_commits(table))
-    return frozenset(s.file_id for one in commits for of in one.partition_to_write_stats.values() for s in of)
+    return frozenset(chain.from_iterable(_file_ids(metadata) for _, metadata in recent_commits(table)))
+
+
+def _file_ids(metadata: CommitMetadata) -> Iterator[str]:
+    return (stat.file_id for of in metadata.partition_to_write_stats.values() for stat in of)
 
 
 def recent_commits(table: Snapshot) -> Iterator[tuple[str, CommitMetadata]]:

@@ -333,6 +333,12 @@ class KeyIndex:
             _refuse_buckets(elsewhere[0].partition if elsewhere else "", elsewhere)
         return {p: [g for g in groups if g.key not in self.work.replaced] for p, groups in found.items()}
 
+    def check(self, counts: RowCounts, *, looks_up: bool) -> None:
+        """Raises what `upsert`, which looks up keys, or `insert` would raise for the file groups that are there."""
+        for partition, groups in self.groups(counts).items():
+            if looks_up:
+                _refuse_logs_only(partition, groups)
+
     def _lookup(self, rows: Pieces, groups: Mapping[str, list[FileGroup]]) -> Pieces | None:
         """The hits: which file holds which key. None if there is no file to read."""
         for partition, of in groups.items():

@@ -31,7 +31,7 @@ from phantombase.timeline.metadata_table.record_index import has_one_record_inde
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.table.table import Snapshot, Table, TableSchema
-from phantombase.timeline.view.view import GroupKey
+from phantombase.timeline.view.view import GroupKey, ViewFacts
 
 from ..commit.conflict import WriteSet
 from ..commit.stream_batches import NO_ROWS
@@ -40,7 +40,7 @@ from ..engine.engine import Engine, Pieces, RowCounts, StagedRows
 from ..engine.spark import run, to_arrow
 from ..files.stager import FileKind, StagedFile, WriteWork
 from ..files.stored_keys import NOT_NOTED
-from ..index.bucket_step import BucketStep
+from ..index.bucket_step import BucketStep, shows_other_index
 from ..index.global_keys import place_keys
 from ..index.key_index import KeyIndex, NewFilesStep
 from ..index.lookup_step import replaced_keys
@@ -123,32 +123,12 @@ def stage_rows(
     """Stages the files of a write, and its keys for the record index; text instead of these: why they are not known.
     `rows`: from `prepare_rows`, computed already; `counts`: their summary. `replacing`: file ids that the write
     replaces, by partition."""
-    rules, options = slice_rules(begun.table, schema), write.options
-    # 0.15.0 looks for BINARY decimals in a Parquet block of such a column, and fails the whole read.
-    old = not begun.table.layout.has_completion_times and has_decimals_of_bytes(schema.file_text)
-    avro = old or rules.merge.orders_by_text
-    if avro and options.log_format is LogFormat.PARQUET:
+    asked = write.options.log_format
+    work = _work(begun.table, begun.facts, schema, write)
+    work = replace(work, instant=begun.instant, clustering=begun.clustering, replaced=_keys(replacing))
+    if work.log_format is not (asked or work.log_format):
         path = begun.table.storage.base_path
         _log.warning("configurations_without_meaning", names="hoodie.logfile.data.block.format", path=path)
-    work = WriteWork(
-        table=begun.table,
-        timeline=begun.timeline,
-        facts=begun.facts,
-        clustering=begun.clustering,
-        instant=begun.instant,
-        schema=schema,
-        rules=replace(rules, memory_bytes=options.output.memory_limit, spill_folder=options.output.spill_dir),
-        output=options.output,
-        log_format=LogFormat.AVRO if avro else options.log_format or LogFormat.PARQUET,
-        combine=write.combines,
-        deletes=write.deletes,
-        file_bytes=options.file_bytes,
-        measure=Measure.of(begun.table, schema),
-        replaced=_keys(replacing),
-        into=write.into,
-        notes_keys=has_one_record_index(begun.table),
-        notes_updates=options.buckets is not None or write.moved_keys is MovedKeys.MOVE,
-    )
     gone = replaced_keys(rows, work, slots, replacing) if work.notes_keys else NOT_NOTED
     if write.operation is Operation.DELETE_PARTITION:
         done = []
@@ -160,6 +140,48 @@ def stage_rows(
             done = _staged(work, placed, placed.row_counts(), slots, write)
     files = [StagedFile.from_json(data) for data in done]
     return files, _noted_keys(files, gone, write, staged_folder(work.instant))
+
+
+def check_index(table: Snapshot, schema: TableSchema, counts: RowCounts, slots: int, write: Write) -> None:
+    """UsageError, UnsupportedError: the table has another index. Tasks find it too, but then the write has begun, and
+    must be rolled back. File groups are looked at only if the newest write shows others; of another engine's buckets
+    the first write of a process looks."""
+    options, operation = write.options, write.operation
+    keyed = operation is Operation.INSERT_OVERWRITE and options.buckets is None
+    # What replaces all that it looks at may have another index, and is the way out where a bucket has two groups.
+    if (operation.replaces and not keyed) or not shows_other_index(table, options):
+        return
+    work = _work(table, table.load_facts(), schema, write)
+    if options.buckets is None:
+        KeyIndex(work, options, slots).check(counts, looks_up=write.looks_keys_up)
+    else:
+        BucketStep(work, _to_bucket(table.config, options.buckets, options)).check_once(counts)
+
+
+def _work(table: Snapshot, facts: ViewFacts, schema: TableSchema, write: Write) -> WriteWork:
+    """What tasks need, without what a write has only once it has begun."""
+    rules, options = slice_rules(table, schema), write.options
+    # 0.15.0 looks for BINARY decimals in a Parquet block of such a column, and fails the whole read.
+    old = not table.layout.has_completion_times and has_decimals_of_bytes(schema.file_text)
+    avro = old or rules.merge.orders_by_text
+    return WriteWork(
+        table=table,
+        timeline=table.timeline,
+        facts=facts,
+        clustering=frozenset(),
+        instant="",
+        schema=schema,
+        rules=replace(rules, memory_bytes=options.output.memory_limit, spill_folder=options.output.spill_dir),
+        output=options.output,
+        log_format=LogFormat.AVRO if avro else options.log_format or LogFormat.PARQUET,
+        combine=write.combines,
+        deletes=write.deletes,
+        file_bytes=options.file_bytes,
+        measure=Measure.of(table, schema),
+        into=write.into,
+        notes_keys=has_one_record_index(table),
+        notes_updates=options.buckets is not None or write.moved_keys is MovedKeys.MOVE,
+    )
 
 
 def _staged(work: WriteWork, rows: Pieces, counts: RowCounts, slots: int, write: Write) -> list[bytes]:

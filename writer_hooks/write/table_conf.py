@@ -355,8 +355,11 @@ def _says(setting: str, value: str, stored: str) -> bool:
 _GENERATOR_TYPES = ("hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type")
 _GENERATOR_CLASSES = ("hoodie.datasource.write.keygenerator.class", "hoodie.table.keygenerator.class")
 _KEY = "hoodie.datasource.write.recordkey.field"
-_NEEDED = {"name": ('.table("NAME")', "hoodie.table.name=NAME"), "key_fields": ('.key("COLUMN")', f"{_KEY}=COLUMN")}
-"""What the description of a new table needs: the method, and Hudi's name."""
+_NEEDED = {
+    "name": ("a name", '.table("NAME")', "hoodie.table.name=NAME"),
+    "key_fields": ("a record key", '.key("COLUMN")', f"{_KEY}=COLUMN"),
+}
+"""What the description of a new table needs: in words, the method, and Hudi's name."""
 _GREATER = (
     "hoodie.datasource.write.payload.class=org.apache.hudi.common.model.DefaultHoodieRecordPayload, if the greater "
     "ordering value is to win"
@@ -371,13 +374,13 @@ def described_table(given: Mapping[str, Any], hoodie: Mapping[str, str], *, take
     Spark writers another table."""
     if missing := [name for name in _NEEDED if name not in given]:
         by_name = bool(hoodie)  # the advice follows the way in which the table is described
-        ways = " and ".join(_NEEDED[name][by_name] for name in missing)
+        ways = " and ".join(_NEEDED[name][1 + by_name] for name in missing)
         keyless = f"{_KEY}= (empty)" if by_name else ".key() without columns"
         if "key_fields" in missing and takes_keyless:
             ways += f", or {keyless} for a keyless table"
         raise UsageError(
             "there is no table at this path, and the description of a new one is incomplete",
-            expected=", ".join(missing),
+            expected=" and ".join(_NEEDED[name][0] for name in missing),
             todo=f"Add {ways}; or check the path.",
         )
     described = {k: v for k, v in given.items() if k != "base_path"}

@@ -42,9 +42,9 @@ from ..commit.compaction import (
 from ..commit.conflict import WriteSet
 from ..commit.place_files import (
     Placed,
+    partitions_there,
     place_all,
     refuse_planned,
-    refuse_unlisted,
     replaced_groups,
     undo_only_write,
     write_stat,
@@ -58,7 +58,7 @@ from ..index.prepare_step import check_once
 from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation, Write, WriteOptions
 from ..schema.key_generator import refuse_long_partitions
 from ..schema.write_schema import refuse_inexact_changes, schema_after, virtual_refusal
-from .rows import needs_only_rows, prepare_rows, stage_rows, write_set
+from .rows import check_index, needs_only_rows, prepare_rows, stage_rows, write_set
 
 _log = get_logger()
 _PAUSE_S = 0.5
@@ -245,12 +245,15 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
         first = prepare_rows(now, schema, engine, what, here=here)
     with first.kept() as rows:
         counts = rows.row_counts()  # errors in the rows are raised here, before the write is visible
-        refuse_long_partitions(table.storage, {partition for partition, _ in counts})
-        refuse_unlisted(table, counts)
+        partitions = frozenset(partition for partition, _ in counts)
+        refuse_long_partitions(table.storage, partitions)
+        adds = not what.deletes and (what.into is None or what.into.inserts) and what.moved_keys is None
+        there = partitions_there(table, partitions) if adds else ()
         if what.into is not None:
             check_once(rows)
         keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)
         seen = keys.check(table)
+        check_index(now, schema, counts, engine.slots, what)
         _roll_back_dead(now, job)
         wait_while_wanted(table.storage)  # for a scheduler that needs the timeline without pending writes
         if what.options.buckets is not None and not what.operation.replaces and what.moved_keys is None:
@@ -258,7 +261,7 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
         opening = opening_of(what.operation, table.layout, counts)
         expiry_s = max(what.options.heartbeat_s, what.options.heartbeat_expiry_s)
         opening = replace(opening, expiry_s=min(opening.expiry_s, expiry_s))
-        undone = partial(undo_only_write, job.lock, {partition for partition, _ in counts}) if job.alone else None
+        undone = partial(undo_only_write, job.lock, partitions) if job.alone else None
         with transaction(table, job.lock, what.options.heartbeat_s, opening, undone) as begun:
             if batch is not None:
                 begin_batch(begun.table, job.lock, batch, begun.instant)
@@ -269,7 +272,7 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
             mine = write_set(files, what, replacing, global_keys=seen is not None or what.moved_keys is not None)
             capacity.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
             begun.check_conflicts(mine, schema.recorded)
-            placed = place_all(begun.table, begun.instant, files)
+            placed = place_all(begun.table, begun.instant, files, there)
             extra = {**recorded_buckets(table.config, what.options), **(batch.metadata if batch is not None else {})}
             measured = {p.path: p.staged.ranges for p in placed if p.staged.ranges is not None}
             metadata = _metadata(begun, schema, placed, what.operation, extra)

@@ -31,7 +31,7 @@ from phantombase.writer_hooks.schema.table_schema import new_schema
 from phantombase.writer_hooks.write.table_conf import parse_table_conf
 from tests.support.builders import schema
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at, pause_at
-from tests.support.places import capture_logs
+from tests.support.places import capture_logs, traces
 from tests.support.selection import for_each
 
 SPEC = NewTable(name="t", version=9, key_fields=("id",), partition_fields=("p",), ordering_fields=("ts",))
@@ -431,9 +431,11 @@ def test_a_partition_below_another_one_is_refused(version: int, tmp_path: Path) 
         return writer(pa.table({"id": ids, "zone": zones})).table("t", version=version).key("id").partition("zone")
 
     made("a", "c/d").upsert(path)
+    before = traces(Path(path))
     for zones in (("a/b",), ("c",), ("c/d/e/f",), ("x", "x/y")):
         with pytest.raises(UsageError, match="a partition below another one would not be read"):
             made(*zones).upsert(path)
+    assert traces(Path(path)) == before
     made("a", "c/d", "c/e", "x").upsert(path)
     assert sorted(read(path).to_arrow()["zone"].to_pylist()) == ["a", "c/d", "c/e", "x"]
 

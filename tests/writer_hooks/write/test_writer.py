@@ -344,11 +344,11 @@ def test_a_clustering_requested_meanwhile_conflicts(
     record = next(reader)
     record["clusteringPlan"]["inputGroups"][0]["slices"][0] |= {"partitionPath": "mon", "fileId": group.file_id}
 
-    def placed_under_a_clustering(table: Table, instant: str, files: Any) -> Any:
+    def placed_under_a_clustering(table: Table, *given: Any) -> Any:
         requested = table.snapshot().next_time(())
         plan = write_record(record, reader.writer_schema)
         table.storage.put_if_absent(f"{table.config.timeline_folder}/{requested}.{action}.requested", plan)
-        return place_all(table, instant, files)
+        return place_all(table, *given)
 
     monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", placed_under_a_clustering)
     with pytest.raises(ConflictError, match="clustering of file group"):
@@ -470,7 +470,7 @@ def test_no_table_is_made_for_what_is_refused(case: str, tmp_path: Path) -> None
 
 
 def test_too_little_said_of_a_new_table(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"the description of a new one is incomplete; at .*; expected name"):
+    with pytest.raises(UsageError, match=r"the description of a new one is incomplete; at .*; expected a name"):
         writer(ROW).key("id").upsert(str(tmp_path / "trips"))
     with pytest.raises(PhantombaseError):
         writer(ROW).delete(str(tmp_path / "trips"))
@@ -485,7 +485,7 @@ def test_the_advice_for_a_new_table_follows_how_it_was_asked_for(by_name: bool, 
     """Keys by Hudi's names, or by methods; a keyless table only where its writes could be done, and then it is made."""
     path = str(tmp_path / "trips")
     described = writer(ROW).conf(_BY_NAME) if by_name else writer(ROW).table("trips")
-    with pytest.raises(UsageError, match="expected key_fields") as error:
+    with pytest.raises(UsageError, match="expected a record key") as error:
         described.upsert(path)
     said = error.value.todo or ""
     assert ("hoodie.datasource.write.recordkey.field=COLUMN" in said, ".key(" in said) == (by_name, not by_name)
@@ -530,13 +530,24 @@ def test_an_unknown_index_is_refused_or_dropped(tmp_path: Path) -> None:
 
 
 def test_a_bucketed_table_is_recognised(tmp_path: Path) -> None:
-    path = str(tmp_path / "trips")
+    path, keyed = str(tmp_path / "trips"), str(tmp_path / "keyed")
     trips(ROW, 9, 4).upsert(path)
-    for operation in ("upsert", "bulk_insert"):  # the latter looks up no keys, but its files are of no bucket
+    trips(ROW, 9).upsert(keyed)
+    before = contents(tmp_path)
+    for operation in (
+        "upsert",
+        "bulk_insert",
+        "insert",
+        "delete",
+        "insert_overwrite",
+    ):  # the latter looks up no keys, but its files are of no bucket
         with pytest.raises(UsageError, match="this table has a bucket index"):
             getattr(trips(ROW, 9), operation)(path)
     with pytest.raises(UsageError, match="this is not the table's bucket index"):
         trips(ROW, 9, 1).upsert(path)
+    with pytest.raises(UsageError, match="not a table with this bucket index"):
+        trips(ROW, 9, 1).upsert(keyed)
+    assert contents(tmp_path) == before
 
 
 @one_of("version", 9, 6)

@@ -40,7 +40,7 @@ SERVICES: tuple[Mutant, ...] = (
     ("compactor_daemon/services/hudi_conf", "    if one is not None and one.kind is NameKind.ONLY:\n", "    if False:\n", "hudi_conf"),
     ("compactor_daemon/hudi_names", "            raise contradiction(first, kept[first], name, value)\n", "            continue\n", "hudi_names"),
     ("compactor_daemon/hudi_names", "            not known[name].agreeing or ", "            ", "hudi_names"),
-    ("writer_hooks/write/rows", "    if avro and ", "    if False and ", "hudi_values"),
+    ("writer_hooks/write/rows", "    if work.log_format is not (asked or work.log_format):", "    if False:", "hudi_values"),
     ("writer_hooks/write/table_conf", "        spec = replace(spec, merge_mode=MergeMode.COMMIT_TIME)", "        pass", "hudi_values"),
     ("writer_hooks/write/writer", "        names |= set(idle(", "        set(idle(", "hudi_values"),
     ("writer_hooks/write/table_conf", "elif one is None or one.kind is NameKind.SET:", "elif False:", "hudi_values"),
