@@ -87,6 +87,7 @@ from .timeline.locks.table_lock import check_writers_known
 from .timeline.option import path_text, spelled
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
+from .timeline.shown import Results
 from .timeline.storage.open_storage import open_storage
 from .timeline.storage.storage_options import StorageOptions
 from .timeline.table.history import PriceOptions, history_rows, history_table, read_history
@@ -190,7 +191,7 @@ def maintain(
     with open_runner(execute or ExecuteOptions()) as runner:
         at = opened(table, storage_options)
         how = how.over(read_policies(at.storage), (), named=services is not None)
-        return tuple(maintain_table(at, how, runner))
+        return Results(maintain_table(at, how, runner))
 
 
 @spelled
@@ -371,7 +372,7 @@ def delete_savepoint(
 @spelled
 def savepoints(table: AnyTable, *, storage_options: Given = None) -> tuple[KeptSavepoint, ...]:
     """The savepoints, earliest first."""
-    return tuple(kept.savepoints(opened(table, storage_options).snapshot(cached=False)))
+    return Results(kept.savepoints(opened(table, storage_options).snapshot(cached=False)))
 
 
 @spelled
@@ -508,7 +509,7 @@ def audit(table: AnyTable, instant: str | None = None, *, storage_options: Given
     """Verifies completed compactions and clusterings of phantombase again, from the files that still exist: all of
     them, or one `instant`. UsageError: it left no ledger."""
     found = opened(table, storage_options)
-    return tuple(verify(found, one) for one, verify in audits(found, instant).items())
+    return Results(verify(found, one) for one, verify in audits(found, instant).items())
 
 
 @spelled

@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
+_T = TypeVar("_T")
 _ROWS = 20
 """The most items of a collection that are shown, and the most characters of a text."""
 _CHARACTERS = 200
@@ -43,8 +44,21 @@ _LEFT = 'style="text-align:left;vertical-align:top"'
 """Notebooks put cells to the right: names and values would be far from each other."""
 
 
+class Results(tuple[_T, ...]):
+    """Several results: a tuple that notebooks show as one table, a row each."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return _items(self[:_ROWS], len(self)) if self else "none"
+
+
 def _line(value: Any, *, inner: bool = False) -> str:
-    return f"{type(value).__name__}({', '.join(f'{name}={_word(one)}' for name, one in _held(value, inner))})"
+    return f"{type(value).__name__}({_pairs(value, inner)})"
+
+
+def _pairs(value: Any, inner: bool) -> str:
+    return ", ".join(f"{name}={_word(one)}" for name, one in _held(value, inner))
 
 
 def _held(value: Any, inner: bool = False) -> list[tuple[str, Any]]:
@@ -88,7 +102,8 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if is_dataclass(value):
-        return _fields(value, inner=True)
+        alone = [held for _, held in _held(value, inner=True)]
+        return _cell(alone[0]) if len(alone) == 1 and is_dataclass(alone[0]) else _fields(value, inner=True)
     if isinstance(value, float):
         value = round(value, 6)
     if isinstance(value, Mapping):
@@ -112,5 +127,5 @@ def _items(shown: Sequence[Any], total: int) -> str:
 def _short(value: Any) -> Any:
     """What a row shows of a value: of a collection how many items it has."""
     if is_dataclass(value):
-        return _line(value, inner=True)
+        return _pairs(value, inner=True)
     return len(value) if isinstance(value, Collection) and not isinstance(value, str | bytes) else value

@@ -30,7 +30,7 @@ from phantombase.timeline.terminal.text_table import human_bytes, plural
 
 from ..jvm_archive import spark_java
 from ..options import ExecuteOptions, Executor
-from .spark_session import StartingSpark, check_spark, hadoop_conf
+from .spark_session import PYTHON_OF_WORKERS, StartingSpark, check_spark, hadoop_conf
 
 if TYPE_CHECKING:
     from ..attempt.slice_record import SliceDone
@@ -276,7 +276,7 @@ class SparkRunner:
         if self.is_gone:
             what = "Spark has ended: its JVM was killed, or its master has ended or cannot be reached"
         todo = "Nothing was published. Run again: the next attempt adopts finished file slices."
-        return SparkError(what, instant=task.instant, found=spark_words(error), todo=todo)
+        return SparkError(what, instant=task.instant, found=(words := spark_words(error)), todo=spark_todo(words, todo))
 
 
 Numbered: TypeAlias = tuple[int, Any]
@@ -310,6 +310,12 @@ def spark_words(error: BaseException) -> str:
     lines = [line.strip().lstrip(": ").removeprefix("Caused by: ") for line in str(error).splitlines()]
     causes = [line for line in lines if re.match(r"[\w.$]+(Error|Exception)\b", line) and "Traceback" not in line]
     return without_classes(" | ".join(causes[-_CAUSES:])) or reason_of(error)
+
+
+def spark_todo(words: str, usual: str) -> str:
+    """What helps where executors run another Python; else the `usual` advice. `words`: of `spark_words`."""
+    is_other = re.search("No module named|PYTHON_VERSION_MISMATCH|PYSPARK_PYTHON", words)
+    return PYTHON_OF_WORKERS if is_other else usual
 
 
 def _cancel(context: Any, group: str, thread: threading.Thread) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -14,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
 from phantombase.timeline.errors import SparkError, UsageError, reason_of, without_classes
@@ -87,9 +90,15 @@ class RunningSpark:
 
 
 def living(context: Any) -> Any:
-    """A Spark context. SparkError: it was stopped, so that PySpark would fail with errors of its own."""
+    """A Spark context. SparkError: it was stopped, or its workers on this machine run a Python that lacks phantombase,
+    so that PySpark would fail with errors of its own."""
     if getattr(context, "_jsc", context) is None:
         raise SparkError("the session of Spark was stopped", todo="Make a new session, and the DataFrame again in it.")
+    python = shutil.which(of := str(getattr(context, "pythonExec", sys.executable))) or of
+    own = getattr(context, "_python_includes", None)  # files that the job has sent may be phantombase
+    here = str(getattr(context, "master", "")).startswith("local") and not own
+    if here and (problem := _worker_problem(python)):
+        raise SparkError("the workers of Spark run another Python", path=python, found=problem, todo=PYTHON_OF_WORKERS)
     return context
 
 
@@ -100,6 +109,28 @@ def threads_of(context: Any) -> int:
     if one is None:
         return 0
     return int(one[2]) if one[2] else min(int(context.defaultParallelism), os.cpu_count() or 1)
+
+
+PYTHON_OF_WORKERS = (
+    "Set the environment variable PYSPARK_PYTHON to a Python that has phantombase, before the session of Spark starts: "
+    'in a job os.environ["PYSPARK_PYTHON"] = sys.executable.'
+)
+
+
+@cache
+def _worker_problem(python: str) -> str:
+    """Why workers with this Python cannot run a job of this process; "": they can."""
+    if os.path.dirname(os.path.abspath(python)) == os.path.dirname(os.path.abspath(sys.executable)):
+        return ""
+    asked, mine = "import sys; print('%d.%d' % sys.version_info[:2]); import pyarrow, phantombase", sys.version_info
+    try:
+        done = subprocess.run([python, "-c", asked], capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        return reason_of(error)
+    version = f"{mine.major}.{mine.minor}"
+    if (found := done.stdout.strip()) != version:
+        return f"version {found or 'unknown'}; this process has {version}"
+    return without_classes(done.stderr.strip().rpartition("\n")[2]) if done.returncode else ""
 
 
 class StartingSpark:

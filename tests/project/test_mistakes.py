@@ -454,6 +454,19 @@ def test_a_session_of_spark_that_was_stopped(table: Path, tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
+def test_workers_of_spark_with_another_python(table: Path, tmp_path: Path) -> None:
+    """One error names the variable, before Spark's hundred lines."""
+    before = traces(table)
+    for number, (says, what) in enumerate((("echo 3.1", "version 3.1"), ("exit 1", "version unknown"))):
+        (python := tmp_path / f"python{number}").write_text(f"#!/bin/sh\n{says}\n")
+        python.chmod(0o755)
+        context = SimpleNamespace(_jsc=1, master="local[2]", pythonExec=str(python))
+        frame = SimpleNamespace(mapInArrow=None, _jdf=None, sparkSession=SimpleNamespace(sparkContext=context))
+        with pytest.raises(SparkError, match=f"another Python; at {python}; found {what}.*PYSPARK_PYTHON"):
+            writer(frame).upsert(table)
+    assert traces(table) == before
+
+
 _ODD = (None, -1, float("nan"), 10**30, "\0", b"x", ["x"], [1], {1: 2}, object(), int)
 _GIVEN = {"instant": "20260101000000000", "keys": ["a"], "options": SyncOptions(to="hive:127.0.0.1:1"), "reason": "x"}
 _MADE = (AsyncCompaction, Limit, LocalRunner, RunningSpark, SparkRunner)

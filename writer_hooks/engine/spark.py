@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.compactor_daemon.attempt.slice_task import Runner
-from phantombase.compactor_daemon.execution.runners import SparkRunner, spark_words
+from phantombase.compactor_daemon.execution.runners import SparkRunner, spark_todo, spark_words
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark, arrow_of_spark, hadoop_conf, threads_of
 from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError
 from phantombase.timeline.prefetch import at_once
@@ -56,11 +56,8 @@ def run(action: Callable[[], T]) -> T:
     except PhantombaseError:
         raise
     except Exception as error:
-        raise SparkError(
-            "a Spark job of the write failed",
-            found=spark_words(error),
-            todo="Nothing of the write is visible; the next writer rolls it back.",
-        ) from error
+        words, todo = spark_words(error), "Nothing of the write is visible; the next writer rolls it back."
+        raise SparkError("a Spark job of the write failed", found=words, todo=spark_todo(words, todo)) from error
 
 
 def estimated_bytes(plan: Any) -> int:

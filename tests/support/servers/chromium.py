@@ -191,16 +191,20 @@ class Page:
     def type(self, text: str) -> None:
         """Into what has the focus, then Enter; waits for the next page. An element with `autofocus` has it from the
         first frame on, which may be drawn after the page's load event."""
+        self._until_focused()
+        self.ask("Input.insertText", text=text)
+        self._press()
+
+    def _until_focused(self) -> None:
         until = time.monotonic() + _ANSWER_MAX_S
         while not self._found(":focus"):
             assert time.monotonic() < until, "nothing has the focus"
             time.sleep(0.02)
-        self.ask("Input.insertText", text=text)
-        self._press()
 
     def press(self, selector: str) -> int:
         """A button, by the keyboard; the status of the page behind it."""
         self.ask("DOM.focus", nodeId=self.element(selector))
+        self._until_focused()  # a key before it is lost
         return self._press()
 
     def _press(self) -> int:
