@@ -54,13 +54,17 @@ _PARTITIONS_MAX = 256
 
 def may_delete(storage: Storage, marker: DeleteMarker | None, slice_: FileSlice) -> bool:
     """Whether the log files of a slice may have entries that delete, by the headers of their blocks."""
-    return any(b.kind is BlockKind.DELETE or _may_mark(b, marker) for b in slice_blocks(storage, slice_))
+    return any(block_may_delete(block, marker) for block in slice_blocks(storage, slice_))
 
 
 def log_may_delete(storage: Storage, marker: DeleteMarker | None, path: str) -> bool:
     """Whether the log file at a path may have entries that delete, as in `may_delete`."""
     with storage.open_input(path) as source:
-        return any(block.kind is BlockKind.DELETE or _may_mark(block, marker) for block in scan_blocks(source, path))
+        return any(block_may_delete(block, marker) for block in scan_blocks(source, path))
+
+
+def block_may_delete(block: LogBlock, marker: DeleteMarker | None) -> bool:
+    return block.kind is BlockKind.DELETE or _may_mark(block, marker)
 
 
 def _may_mark(block: LogBlock, marker: DeleteMarker | None) -> bool:

@@ -174,12 +174,14 @@ def without_base(key: GroupKey, instant: str) -> UnsupportedError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Counts for a file: the rows written in all, and the batch's keys inserted, updated and deleted."""
+    """Counts for a file: the rows written in all, and the batch's keys inserted, updated and deleted. `counted`: False
+    where some that count as updated or deleted may not have been there."""
 
     writes: int = 0
     inserts: int = 0
     updates: int = 0
     deletes: int = 0
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +255,7 @@ class Stager:
         self._slot = slot
         self._numbered = 0
 
-    def log(self, slice_: FileSlice, parts: Iterable[LogPart], notes: KeyNotes) -> StagedFile:
+    def log(self, slice_: FileSlice, parts: Iterable[LogPart], notes: KeyNotes, *, counted: bool) -> StagedFile:
         """Stages a log file on a slice: the rows of all parts, then their keys to delete, in Hudi's order."""
         work, deletes = self._work, list[LogPart]()
         head = {"instant": work.instant, "schema_text": work.schema.file_text}
@@ -283,7 +285,8 @@ class Stager:
                 file.writelines(
                     delete_block(part.deleted, paths, part.ordering, hudi_0x=old, changed=part.gone, **head)
                 )
-        counts = Counts(writes=written, updates=written, deletes=sum(len(part.deleted) for part in deletes))
+        gone = sum(len(part.deleted) for part in deletes)
+        counts = Counts(writes=written, updates=written, deletes=gone, counted=counted)
         return self._done(FileKind.LOG, slice_.key, slice_, path, None, counts, notes)
 
     def _full(self, part: LogPart, slice_: FileSlice, schema: pa.Schema) -> Iterator[pa.Table]:

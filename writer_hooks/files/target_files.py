@@ -13,7 +13,7 @@ and where it is the first one and has such a key (`naming_rows`)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -27,11 +27,12 @@ from phantombase.timeline.codec.arrow_schema import project
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import Flags, flat
 from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.format.log_block import LogBlock
 from phantombase.timeline.format.log_encode import BaseRows
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.merge.gaps import Lacking
 from phantombase.timeline.merge.log_fold import Winners
-from phantombase.timeline.merge.slice_log import may_delete, read_logs
+from phantombase.timeline.merge.slice_log import block_may_delete, may_delete, read_logs
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.slice_stream import base_tables
 from phantombase.timeline.merge.spilled_merge import LogSpill, spill_folder
@@ -56,14 +57,17 @@ def with_keys_twice(pieces: Iterator[Piece]) -> tuple[pa.Array, Iterator[Piece]]
     return pa.concat_arrays(keys), iter(())
 
 
-def naming_rows(group: FileGroup, work: WriteWork, parts: Iterator[LogPart], twice: pa.Array) -> Iterator[LogPart]:
+def naming_rows(
+    group: FileGroup, work: WriteWork, parts: Iterator[LogPart], twice: pa.Array, blocks: Sequence[LogBlock]
+) -> Iterator[LogPart]:
     """The parts of a log file, with the rows of the base file that they change, where they must name them. `twice`: see
-    `with_keys_twice`. UnsupportedError: a key of several rows is deleted, and blocks below do not name rows."""
-    slice_, storage = group.slices[-1], work.table.storage
+    `with_keys_twice`; `blocks`: of the slice's logs. UnsupportedError: a key of several rows is deleted, and blocks
+    below do not name rows."""
+    slice_ = group.slices[-1]
     base = slice_.base
     if base is None or not work.table.layout.has_completion_times or not (slice_.logs or len(twice)):
         return parts
-    if all(block.names_rows_of(base.name.instant) for block in slice_blocks(storage, slice_)):
+    if all(block.names_rows_of(base.name.instant) for block in blocks):
         return (_naming(part, base, work) for part in parts)
     return map(partial(_refuse_half_deletes, slice_, work, twice), parts) if len(twice) else parts
 
@@ -136,9 +140,27 @@ def log_of(
         if leaving:  # the write has no row of these keys for this partition
             yield LogPart(rows=work.row_schema.empty_table(), deleted=pa.concat_arrays(leaving), ordering=())
 
-    found = parts() if twice is None else naming_rows(group, work, parts(), twice)
+    return _logged(stager, group, work.appended(group), work, parts(), twice, notes)
+
+
+def _logged(
+    stager: Stager,
+    group: FileGroup,
+    slice_: FileSlice,
+    work: WriteWork,
+    found: Iterator[LogPart],
+    twice: pa.Array | None,
+    notes: KeyNotes,
+) -> StagedFile | None:
+    """A log file on a slice with these parts. Which of its keys are new is known if they were looked for, and no log
+    has deleted some of them since."""
+    blocks = [] if twice is None else slice_blocks(work.table.storage, group.slices[-1])
+    found = found if twice is None else naming_rows(group, work, found, twice, blocks)
     first = next(found, None)
-    return stager.log(work.appended(group), chain([first], found), notes) if first is not None else None
+    if first is None:
+        return None
+    counted = twice is not None and not any(block_may_delete(block, work.merge.marker) for block in blocks)
+    return stager.log(slice_, chain([first], found), notes, counted=counted)
 
 
 def log_notes(notes: KeyNotes, group: FileGroup, work: WriteWork) -> LogNotes | None:
@@ -301,9 +323,7 @@ def merged_log(
     assert slice_ is not None, "a file group without a slice is no target"
     notes = KeyNotes()
     found = _parts(slice_, work, pieces, log_notes(notes, group, work), in_base=twice is not None)
-    found = found if twice is None else naming_rows(group, work, found, twice)
-    first = next(found, None)
-    return stager.log(group.slices[-1], chain([first], found), notes) if first is not None else None
+    return _logged(stager, group, group.slices[-1], work, found, twice, notes)
 
 
 def _parts(

@@ -68,11 +68,11 @@ _PAUSE_MAX_S = 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written(Shown):
     """A completed write: counts in rows. `writes`: of its files. `inserts`: rows of keys that no base file had, or that
-    were not looked for (`insert`). `updates`: of keys that one had, also if a log has deleted them since; in a
-    rewritten base file those that win. `deletes`: such keys. A key that moves to another partition is deleted in the
-    one and inserted in the other. The three are None under a bucket index, which looks for no keys, if updates or
-    deletes went into log files. `replaced`: file groups that it replaced, whose rows do not count. `seconds`: duration
-    of the try that succeeded. `waited_s`: its wait for full file groups (see `back_pressure`)."""
+    were not looked for (`insert`). `updates`: of keys that one had; in a rewritten base file those that win. `deletes`:
+    such keys. A key that moves to another partition is deleted in the one and inserted in the other. The three are None
+    if it is not known which keys are new: some went into log files under a bucket index, which looks for no keys, or of
+    a file group whose logs may have deleted them. `replaced`: file groups that it replaced, whose rows do not count.
+    `seconds`: duration of the try that succeeded. `waited_s`: its wait for full file groups (see `back_pressure`)."""
 
     instant: str
     operation: Operation
@@ -281,8 +281,7 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
             check = partial(_check_still, begun.instant, mine, job)
             begun.complete(mine, metadata, measured, check, noted)
     remove_leftovers(table)
-    updates, deletes = sum(f.updates for f in files), sum(f.deletes for f in files)
-    knows_keys = what.options.buckets is None or updates == deletes == 0
+    knows_keys = all(f.counted for f in files)
     done = Written(
         instant=begun.instant,
         operation=what.operation,
@@ -290,8 +289,8 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
         bytes_written=sum(f.size for f in files),
         writes=sum(f.writes for f in files),
         inserts=sum(f.inserts for f in files) if knows_keys else None,
-        updates=updates if knows_keys else None,
-        deletes=deletes if knows_keys else None,
+        updates=sum(f.updates for f in files) if knows_keys else None,
+        deletes=sum(f.deletes for f in files) if knows_keys else None,
         replaced=len(mine.replaced),
         seconds=time.monotonic() - started,
     )

@@ -427,6 +427,16 @@ def test_more_buckets_than_the_table_has(version: int, buckets: int, tmp_path: P
     assert trips(many, version, 4).delete(str(path)).deletes is None
 
 
+@one_of("version", 9, 6)
+def test_counts_are_true_or_absent(version: int, tmp_path: Path) -> None:
+    """A key that only a log has deleted is no update, nor a second delete."""
+    path, plain = str(tmp_path / "trips"), pa.table({"id": ["a"], "ts": [1]})  # without a column that marks deletes
+    made = writer(plain).table("trips", version=version).key("id").ordering("ts")
+    counts = [(done.inserts, done.updates, done.deletes) for done in (made.upsert(path), made.upsert(path))]
+    counts += [(done.inserts, done.updates, done.deletes) for done in (made.delete(path), made.upsert(path))]
+    assert counts == [(1, 0, 0), (0, 1, 0), (0, 0, 1), (None, None, None)]
+
+
 @one_of("version", 6, 9)
 def test_keys_in_file_groups_of_logs_are_not_looked_for(version: int, tmp_path: Path) -> None:
     """As Flink's state index makes them: an upsert would have doubled every row."""
