@@ -85,6 +85,8 @@ _ASK_AGAIN_S = 300.0
 _SETTINGS_S = 300.0
 """How soon a change of the table's settings and policies counts, where nothing else reads them."""
 _SWEPT_S = 3600.0
+_REST_GOAL_S = 600.0
+"""A table with a goal of freshness below that is listed at each poll: a minute would be too much of the goal."""
 _BY_LAG = Trigger(fired=False, why="the goal of freshness does not need a plan yet")
 _NUMBERS = re.compile(r"\d+")
 """The parts of the reason that no plan is due that change with each commit, and each second."""
@@ -266,7 +268,7 @@ class TableOnStorage:
         has_rows = schedule.freshness_s is not None and not (isinstance(lag, SeenLag) and lag.oldest is None)
         if not (due or has_rows or schedule.any_radical or found.paused or _unfinished(timeline.instants)):
             mark = table.timelines.mark(entries, timeline)
-            found = replace(found, rests=mark.is_old)
+            found = replace(found, rests=mark.is_old and (schedule.freshness_s or _REST_GOAL_S) >= _REST_GOAL_S)
             rest = replace(found, before=(0.0, 0.0)) if any(found.before) else found  # it counts once
             self._calm = _Calm(seen=rest, table=seen, mark=mark, settings=settings, until=until)
         return found

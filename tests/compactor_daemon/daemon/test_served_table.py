@@ -70,6 +70,16 @@ def test_of_a_table_at_rest_only_the_timeline_is_listed(tmp_path: Path, moments:
         served.snapshot()
 
 
+@pytest.mark.parametrize(("goal_s", "rests"), [(None, True), (900.0, True), (60.0, False)])
+def test_a_table_with_a_short_goal_does_not_rest(goal_s: float | None, *, rests: bool, tmp_path: Path) -> None:
+    """Of a goal of a minute, a rest of a minute leaves nothing to plan and compact in."""
+    table = create_table(LocalStorage(str(tmp_path)), NewTable(name="t", version=9, key_fields=("id",)))
+    served = served_on(table)
+    served._given = replace(served._given, schedule=ScheduleOptions(freshness_s=goal_s))
+    table.storage.put_if_absent(f".hoodie/timeline/{FIRST}_{SECOND}.clean", b"{}")
+    assert served.snapshot().rests == rests
+
+
 @pytest.mark.parametrize("name", [f"{SECOND}.compaction.requested", f"{SECOND}.deltacommit.requested"])
 def test_a_table_with_something_new_is_looked_at(name: str, tmp_path: Path, moments: list[float]) -> None:
     served = idle(tmp_path)
