@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, TypeAlias
 
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError
@@ -129,26 +130,39 @@ class StagedBuild:
             "files": self.state.files,
             "marks": [[*key, mark] for key, mark in self.state.marks.items()],
             "keys": [[name, one.to_json()] for (name, _), one in self.keys.items()],
+            "sizes": _sizes(storage, folder, self._paths),
         }
         storage.overwrite(f"{folder}/{_STAGED}", json.dumps(fields).encode())
 
+    @property
+    def _paths(self) -> set[str]:
+        return {log.path for log in chain(*self.rounds)} | {one.path for one in self.keys.values()}
+
     @staticmethod
     def load(storage: Storage, folder: str, kind: Mapping[str, Any]) -> StagedBuild | None:
-        """What an earlier run of this kind has left; None: none has, or it cannot be read."""
+        """What an earlier run of this kind has left; None: none has, or it cannot be read, or files of it are gone or
+        torn: what was staged is not complete without them, which no reader of it would notice."""
         try:
             fields = json.loads(storage.read(f"{folder}/{_STAGED}"))
             if fields["kind"] != kind:
                 return None
             keys = [(name, FileKeys(**one)) for name, one in fields["keys"]]
-            return StagedBuild(
+            found = StagedBuild(
                 kind=kind,
                 file_ids={name: tuple(ids) for name, ids in fields["file_ids"].items()},
                 rounds=[tuple(IndexLog(**log) for log in fields["logs"])],
                 state=ListedState(files=fields["files"], marks={(p, i): mark for p, i, mark in fields["marks"]}),
                 keys={(name, (one.partition, one.file_id)): one for name, one in keys},
             )
+            return found if _sizes(storage, folder, found._paths) == fields["sizes"] else None
         except (MissingFileError, ValueError, KeyError, TypeError, AttributeError):
             return None
+
+
+def _sizes(storage: Storage, folder: str, paths: Collection[str]) -> dict[str, int]:
+    """The size in bytes of each staged file that is there."""
+    found = ((f"{folder}/{entry.name}", entry.size) for entry in listed_if_there(storage, folder) or ())
+    return {path: size for path, size in found if path in paths}
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -432,6 +433,28 @@ def test_a_run_continues_where_one_ended(tmp_path: Path, monkeypatch: pytest.Mon
     assert opened() == 0
     check(path, "files", "column_stats", "record_index")
     assert check_index(path)
+
+
+@pytest.mark.parametrize("left", [0, -8, -200, None])
+@pytest.mark.parametrize("kind", ["column_stats", "record_index"])
+def test_a_staged_file_that_is_torn_is_made_again(kind: str, left: int | None, tmp_path: Path) -> None:
+    """As a disk leaves it whose machine lost its power; also one that is gone. Nothing is missing then."""
+    path = without("v9", tmp_path)
+    options = BuildOptions(indexes=(f"files,{kind}",), record_index_groups=2, pending_wait_s=0)
+    write = pending_write(path, open_table(path).config.version, "20270101000000000")
+    with pytest.raises(ConflictError):
+        build(path, options)
+    write.unlink()
+    write.with_suffix(".requested").unlink()
+    later(path)
+    (staged,) = (path / BUILDS).glob("*/staged")
+    fields = json.loads(staged.read_bytes())
+    for one in fields["logs"] if kind == "column_stats" else (keys for _, keys in fields["keys"]):
+        file = path / one["path"]
+        file.unlink() if left is None else file.write_bytes(file.read_bytes()[: left or 0])
+    build(path, options)
+    check(path, "files", kind)
+    assert kind == "column_stats" or check_index(path)
 
 
 @one_of("version", "v6", "v9", "v8")
