@@ -167,8 +167,8 @@ def _kind(seen: Snapshot, chosen: Chosen, options: BuildOptions) -> dict[str, An
         "names": list(chosen.names),
         "groups": options.record_index_groups,
         "indexes": [repr(one) for one in chosen.indexes],
-        "measured": None if measure is None else [[*measure.names], measure.version.name],
-        "expressions": sorted(map(repr, _expressions(measure))),
+        "measured": None if measure is None else [list(map(repr, measure.columns)), measure.version.name],
+        "rows": seen.newest_schema().file_text if chosen.indexes and seen.timeline.completed_writes else "",
     }
 
 
