@@ -15,6 +15,7 @@ complete without an entry here. Writers of phantombase read the property under t
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -73,6 +74,8 @@ from .runs import ListedState, StagedBuild, remove_dead, running, state_of, take
 _log = get_logger()
 _ROUNDS = 3
 _POLL_S = 0.5
+_OF_BUILDS = re.compile(r"metadata|index\.defs|checksum")
+"""Settings of a table that builds change."""
 _SAVING = 20
 
 
@@ -168,6 +171,8 @@ def _kind(seen: Snapshot, chosen: Chosen, options: BuildOptions) -> dict[str, An
         "groups": options.record_index_groups,
         "indexes": [repr(one) for one in chosen.indexes],
         "measured": None if measure is None else [list(map(repr, measure.columns)), measure.version.name],
+        # Those of the metadata table change by builds; any other, such as the order of rows, may change an entry.
+        "settings": sorted(f"{k}={v}" for k, v in seen.config.properties.items() if not _OF_BUILDS.search(k)),
         "rows": seen.newest_schema().file_text if chosen.indexes and seen.timeline.completed_writes else "",
     }
 

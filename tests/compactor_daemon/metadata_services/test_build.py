@@ -418,11 +418,14 @@ def test_a_run_continues_where_one_ended(tmp_path: Path, monkeypatch: pytest.Mon
         return count
 
     assert opened(die_at_nth(2, "overwrite", "staged")) > 0
-    torn, whole = (shutil.copytree(path, path.with_name(name)) for name in ("torn", "whole"))
+    torn, whole, changed = (shutil.copytree(path, path.with_name(name)) for name in ("torn", "whole", "set"))
     (staged,) = (torn / BUILDS).glob("*/staged")
     staged.write_bytes(staged.read_bytes()[:-9])
     shutil.rmtree(whole / BUILDS)
-    assert opened(path=path.with_name("torn")) == (all_of_it := opened(path=whole))
+    assert opened(path=torn) == (all_of_it := opened(path=whole))
+    with (changed / ".hoodie/hoodie.properties").open("a") as settings:
+        settings.write("hoodie.write.record.merge.mode=COMMIT_TIME_ORDERING\n")
+    assert opened(path=changed) == all_of_it
 
     writer(rows(range(1), 10**7)).upsert(str(path))
     write = pending_write(path, open_table(path).config.version, "20270101000000000")
