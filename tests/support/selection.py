@@ -73,7 +73,7 @@ PARTS = (
 """The parts of a run of all tests: each has patterns of the beginnings of its tests' names below `tests`."""
 
 
-PIECES = (8, 10, 10, 6, 12, 6)
+PIECES = (8, 10, 10, 6, 12, 18)
 """How many pieces each part has, see `pieces.py`."""
 COLLECTED = pytest.StashKey[dict[str, bool]]()
 """Where the configuration of a run keeps the tests that were found, and whether the usual run takes them."""
