@@ -7,8 +7,8 @@
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
 # Images of containers often set it: each of hundreds of processes would compile all sources again.
 unset PYTHONDONTWRITEBYTECODE
-# Four at a time on two cores: many tests wait for a process, a session or a lock half of their time.
-tests=(.venv/bin/python -m pytest -n 4)
+# Three at a time on two cores: many tests wait for a process, a session or a lock half of their time.
+tests=(.venv/bin/python -m pytest -n 3)
 if [ "${1:-}" = "--part" ]; then
   export PHANTOMBASE_ALL=1 PHANTOMBASE_PART="${2:?a number from 1 to 6, or a piece as in 5.2}"
   shift 2
@@ -20,7 +20,7 @@ if [ "${1:-}" = "--all" ]; then
 fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-# What pytest makes of each file of tests is kept: here once, while types are checked, and not by each of the four.
+# What pytest makes of each file of tests is kept: here once, while types are checked, and not by each of the three.
 .venv/bin/python -m pytest --collect-only -qq >/dev/null 2>&1 &
 .venv/bin/mypy
 wait

@@ -243,7 +243,7 @@ def _examined(
     with suppress(ConflictError):  # what is in progress is a finding
         found += _strays(seen, items, later())
     found += _unmarked(seen, state) if state is not None else ()
-    found += of_kept(seen, moment, options.patience_s)
+    found += of_kept(seen, moment, options.patience_s, brief=means.brief)
     found += coexistence(find_hudi_signs(seen, later()), moment.now_ms, means.status.attempt)
     return Examined(
         verdict=TableVerdict.of(found, path, said),

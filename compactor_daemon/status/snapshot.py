@@ -20,7 +20,6 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.compaction_plan import planned_paths
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.archived_timeline import check_archive
 from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
 from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.contract import Entry, Storage, list_of_table
@@ -194,10 +193,10 @@ def _input_bytes(
     return size
 
 
-def of_kept(seen: Snapshot, moment: Clock, patience_s: float) -> Iterator[Finding]:
+def of_kept(seen: Snapshot, moment: Clock, patience_s: float, *, brief: bool = False) -> Iterator[Finding]:
     """What holds old states, or has them, and cannot be read: savepoints, pins, the archive; writes with two completed
     files; and savepoints that were begun and not made. The time of one is that of the state that it keeps, so its age
-    is that of its file."""
+    is that of its file. `brief`: without the archive."""
     from ..undo.savepoint import ACTION, savepoints  # late: as above
 
     for one in seen.timeline.pending(ACTION):
@@ -231,6 +230,10 @@ def of_kept(seen: Snapshot, moment: Clock, patience_s: float) -> Iterator[Findin
         yield of_error("pin-unreadable", "a pin cannot be read: nothing can be cleaned", error)
     except ConflictError:  # much is read
         pass
+    if brief:
+        return
+    from phantombase.timeline.instants.archived_timeline import check_archive  # late: `status` starts without pyarrow
+
     try:
         check_archive(seen.storage, seen.config)
     except UnknownStateError as error:

@@ -296,7 +296,7 @@ def test_nothing_begins_beside_it(version: int, tmp_path: Path, monkeypatch: pyt
             action()
     assert read_rows(path) == rows
     (seen,) = table_status(open_table(path).snapshot(cached=False)).in_progress
-    assert (seen.instant, seen.todo) == (instant, f"compactor-daemon rollback TABLE {instant}")
+    assert (seen.instant, seen.todo) == (instant, f"`compactor-daemon rollback TABLE {instant}`")
     monkeypatch.setattr(Process, "is_gone", lambda _process: True)
     assert littered_instants(open_table(path)) == ()
     upsert(path, one_row("k0", 50))

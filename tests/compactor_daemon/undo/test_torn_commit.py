@@ -300,7 +300,7 @@ def test_status_names_the_write_of_a_rollback_that_is_half_way(version: int, tmp
     roll_back_half_way(path, newest)
     (seen,) = table_status(open_table(path).snapshot(cached=False)).in_progress
     assert seen.action == "rollback"
-    assert seen.todo == f"compactor-daemon rollback TABLE {newest}, or Hudi"
+    assert seen.todo == f"`compactor-daemon rollback TABLE {newest}`, or Hudi"
 
 
 # A completed file of an overwrite or a clustering that cannot be read: a restore takes it back.

@@ -282,7 +282,7 @@ def test_the_goal_as_a_bar(age: float, word: str, tmp_path: Path) -> None:
 
 TEXTS = ("text", "faint", "link", "well", "care", "broken")
 GRAPHICS = ("bar", "open")
-VOID = {"meta", "link", "input", "rect", "polyline", "br"}
+VOID = {"meta", "link", "input", "rect", "polyline", "br", "wbr"}
 
 
 def schemes() -> list[dict[str, str]]:

@@ -40,7 +40,7 @@ def positions_in(base: str) -> Iterator[None]:
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_encode, "_headers", lambda *args: own(*args) | named)
-        patch.setattr(target_files, "naming_rows", lambda _group, _work, parts, _twice: parts)
+        patch.setattr(target_files, "naming_rows", lambda _group, _work, parts, _twice, _blocks: parts)
         yield
 
 

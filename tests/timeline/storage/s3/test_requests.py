@@ -137,7 +137,7 @@ def test_old_compactions_cost_nothing(s3: S3Server, proved: Callable[[str], str]
             s3.put(f"{url.removeprefix('s3://')}/.hoodie/.phantombase/202601010000{n:02d}000/{name}", b"{}")
     count = Count(s3)
     run("status", url)
-    count.assert_at_most(25, 12)
+    count.assert_at_most(27, 12)  # with pins, and what says where the archive is
 
 
 def test_a_plan_that_is_requested(s3: S3Server, proved: Callable[[str], str], tmp_path: Path) -> None:
