@@ -102,7 +102,7 @@ def _mark(*of: object) -> str:
 
 
 SliceKeys: TypeAlias = dict[tuple[str, GroupKey], FileKeys]
-"""StagedBuild keys of the entries of indexes of rows, by partition and slice."""
+"""Staged keys of the entries of indexes of rows, by partition and slice."""
 
 
 def grown(before: Sizes, after: Sizes) -> dict[str, dict[str, int]]:
