@@ -213,7 +213,7 @@ def _reverted(table: Table, instant: str, lock: TableLock) -> bool:
     with exclusive(table, lock, "revert a decision", {**READ_INSIDE, **ASKED}) as table:
         for decision in decisions(table.storage, instant):
             assessment = validity_of(table, decision)
-            if assessment.validity in (Validity.VALID, Validity.BLOCKED):
+            if assessment.may_be_published:
                 return False
             if assessment.validity is Validity.INVALID:
                 revert_files(table, decision, assessment.why)

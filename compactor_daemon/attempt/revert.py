@@ -93,8 +93,7 @@ def check_after_put(table: Table, decision: CommitDecision, path: str) -> bool:
             free.storage.delete(path)
         return is_second
     job, assessment = job_of(table, decision), validity_of(table, decision)
-    is_over = assessment.validity in (Validity.SUPERSEDED, Validity.INVALID)
-    if not is_over and not is_revoked(table.storage, decision.instant, decision.attempt):
+    if assessment.may_be_published and not is_revoked(table.storage, decision.instant, decision.attempt):
         return False
     if assessment.validity is not Validity.SUPERSEDED and (upon := _remains(table, decision, assessment)):
         job.stays(table, decision, f"{assessment.why}; and {upon}")

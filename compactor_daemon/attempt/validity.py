@@ -57,6 +57,11 @@ class Assessment:
     why: str = ""
     todo: str | None = None
 
+    @property
+    def may_be_published(self) -> bool:
+        """It is valid, or may be later."""
+        return self.validity in (Validity.VALID, Validity.BLOCKED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
@@ -206,21 +211,19 @@ def refuse_rollback(table: Table, instant: str) -> None:
     """ConflictError while a pending rollback names the instant, or may name it."""
     for rollback in pending_rollbacks(table):
         if isinstance(rollback, Torn):
-            raise ConflictError(
-                "a rollback that may undo this compaction is pending",
-                path=table.storage.base_path,
-                instant=instant,
-                found=_unreadable(rollback),
-                todo=rollback.todo,
-            )
-        if rollback.target == instant:
-            raise ConflictError(
-                "a rollback of this compaction is pending",
-                path=table.storage.base_path,
-                instant=instant,
-                found=f"rollback {rollback.instant}",
-                todo="Let Hudi finish the rollback (a compaction run of Hudi does so), then run again.",
-            )
+            what, found, todo = "that may undo", _unreadable(rollback), rollback.todo
+        elif rollback.target == instant:
+            what, found = "of", f"rollback {rollback.instant}"
+            todo = "Let Hudi finish the rollback (a compaction run of Hudi does so), then run again."
+        else:
+            continue
+        raise ConflictError(
+            f"a rollback {what} this compaction is pending",
+            path=table.storage.base_path,
+            instant=instant,
+            found=found,
+            todo=todo,
+        )
 
 
 def _unreadable(rollback: Torn) -> str:

@@ -62,7 +62,7 @@ def sync_table(table: Table, options: SyncOptions, *, dry_run: bool = False) -> 
 
         return publish(table, options, dry_run=dry_run)
     options.check_named("--to")
-    store = _catalog_of(table, options)
+    store = open_catalog(str(options.to), table.storage, archive=options.archive, batch=options.batch)
     database = (options.database or table.config.database or "default").lower()
     nothing = SyncResult(catalog=store.shown, database=database)
     seen = table.snapshot(cached=False)
@@ -79,10 +79,6 @@ def sync_table(table: Table, options: SyncOptions, *, dry_run: bool = False) -> 
     with store.calls() as calls:
         run = _Run(store, calls, table, options, database, dry_run=dry_run)
         return replace(nothing, **run.synced(seen))
-
-
-def _catalog_of(table: Table, options: SyncOptions) -> TableCatalog:
-    return open_catalog(str(options.to), table.storage, archive=options.archive, batch=options.batch)
 
 
 class _Run:

@@ -49,7 +49,7 @@ from ..attempt.pending_clusterings import (
 from ..attempt.publish import publish, remove_staged, retire
 from ..attempt.revert import revert_files
 from ..attempt.slice_record import is_ours, named_staged_files
-from ..attempt.validity import Validity, job_of, validity_of
+from ..attempt.validity import job_of, validity_of
 
 _log = get_logger()
 _PENDING = {Guard.ROLLBACK: "a rollback of a completed write does not depend on a plan, which may be what blocks it"}
@@ -95,9 +95,7 @@ def cancel_clustering(
 
 def may_be_published(table: Table, decision: CommitDecision) -> bool:
     """Whether a decision is valid, or may be later. Under another version of the table it is never published."""
-    if decision.table_version != table.config.version:
-        return False
-    return validity_of(table, decision).validity in (Validity.VALID, Validity.BLOCKED)
+    return decision.table_version == table.config.version and validity_of(table, decision).may_be_published
 
 
 def remove(table: Table, pending: PendingClustering) -> None:

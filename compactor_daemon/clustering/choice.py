@@ -34,8 +34,8 @@ from phantombase.timeline.format.replace_request import ClusterGroup, PlannedSli
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView, input_names, is_replaced
 
+from .group_facts import GroupFacts, living_groups
 from .options import ClusterOptions, Grouping, Rewrite
-from .standing import Standing, living_groups
 
 _FULL_MIN_FILES = 3
 
@@ -101,7 +101,7 @@ class ClusterChoice:
         return "too few small files in a row"
 
 
-def choose_windows(view: TableView, standing: Standing, options: ClusterOptions, where: str) -> ClusterChoice:
+def choose_windows(view: TableView, facts: GroupFacts, options: ClusterOptions, where: str) -> ClusterChoice:
     """The files to cluster now. UnsupportedError: the table (`where`) is bucket-indexed."""
     living = living_groups(view)
     refuse_buckets(
@@ -112,24 +112,24 @@ def choose_windows(view: TableView, standing: Standing, options: ClusterOptions,
     )
     partitions: defaultdict[str, list[FileGroup]] = defaultdict(list)
     for group in living:
-        if standing.takes(group.partition):
+        if facts.takes(group.partition):
             partitions[group.partition].append(group)
     kept, small, done, windows = Counter[str](), 0, 0, list[ClusteringWindow]()
     for partition, groups in sorted(partitions.items()):
         groups.sort(key=lambda g: (g.slices[0].base_instant, g.file_id))  # as created, as far as slices still show it
-        files = [_File(g, _why_kept(g, standing.busy, options), _is_small(g, options)) for g in groups]
+        files = [_File(g, _why_kept(g, facts.busy, options), _is_small(g, options)) for g in groups]
         movable = [one for one in files if one.why_kept is None]
         kept.update(one.why_kept for one in files if one.why_kept is not None)
         small += sum(one.is_small for one in movable)
         if options.rewrite:
-            windows += _rewritten(partition, [one.group for one in movable], standing, options)
+            windows += _rewritten(partition, [one.group for one in movable], facts, options)
         elif options.grouping is Grouping.RUNS:
             for row in _rows(files, options):
                 windows += [ClusteringWindow(partition=partition, slices=tuple(some)) for some in _cut(row, options)]
         else:
-            todo = [one for one in movable if not _is_done(one.group, standing, options)]
+            todo = [one for one in movable if not _is_done(one.group, facts, options)]
             done += len(movable) - len(todo)
-            windows += _packed(partition, [one.group for one in todo if one.is_small], standing, options)
+            windows += _packed(partition, [one.group for one in todo if one.is_small], facts, options)
     now, left = _bounded(windows, options)
     return ClusterChoice(
         windows=now,
@@ -138,7 +138,7 @@ def choose_windows(view: TableView, standing: Standing, options: ClusterOptions,
         kept=kept,
         sorted=done,
         partitions=len(partitions),
-        reasons=_counted(windows, standing) if options.rewrite else None,
+        reasons=_counted(windows, facts) if options.rewrite else None,
     )
 
 
@@ -151,9 +151,9 @@ class _File(NamedTuple):
 
 
 def _rewritten(
-    partition: str, groups: Sequence[FileGroup], standing: Standing, options: ClusterOptions
+    partition: str, groups: Sequence[FileGroup], facts: GroupFacts, options: ClusterOptions
 ) -> Iterator[ClusteringWindow]:
-    for last in (group.slices[-1] for group in groups if standing.reasons.get(group.key)):
+    for last in (group.slices[-1] for group in groups if facts.reasons.get(group.key)):
         yield ClusteringWindow(partition=partition, slices=(last,), outputs=_outputs([last], options))
 
 
@@ -161,25 +161,25 @@ def _outputs(slices: Sequence[FileSlice], options: ClusterOptions) -> int:
     return max(1, -(-sum(map(merged_bytes, slices)) // options.target_size))
 
 
-def _counted(windows: Sequence[ClusteringWindow], standing: Standing) -> dict[str, FilesFor]:
+def _counted(windows: Sequence[ClusteringWindow], facts: GroupFacts) -> dict[str, FilesFor]:
     """The files and bytes of each reason, in the order in which reasons are defined."""
     files, size = Counter[Rewrite](), Counter[Rewrite]()
     for slice_ in (slice_ for window in windows for slice_ in window.slices):
-        for reason in standing.reasons[slice_.partition, slice_.file_id]:
+        for reason in facts.reasons[slice_.partition, slice_.file_id]:
             files[reason] += 1
             size[reason] += slice_.base_bytes + slice_.log_bytes
     return {one.value: FilesFor(files=files[one], bytes=size[one]) for one in Rewrite if files[one]}
 
 
-def _is_done(group: FileGroup, standing: Standing, options: ClusterOptions) -> bool:
+def _is_done(group: FileGroup, facts: GroupFacts, options: ClusterOptions) -> bool:
     """Whether a file is sorted already, and of a good size."""
     last = group.slices[-1]
     is_good = options.target_size // 2 <= last.base_bytes <= 2 * options.target_size
-    return group.key in standing.sorted and not last.logs and is_good
+    return group.key in facts.sorted and not last.logs and is_good
 
 
 def _packed(
-    partition: str, groups: Sequence[FileGroup], standing: Standing, options: ClusterOptions
+    partition: str, groups: Sequence[FileGroup], facts: GroupFacts, options: ClusterOptions
 ) -> Iterator[ClusteringWindow]:
     """Consecutive files up to the bytes of a group, each with the number of files that it becomes."""
     packed: list[list[FileGroup]] = []
@@ -194,17 +194,17 @@ def _packed(
     for some in packed:
         slices = tuple(group.slices[-1] for group in some)
         outputs = _outputs(slices, options)
-        if _is_worth(some, outputs, standing, options):
+        if _is_worth(some, outputs, facts, options):
             yield ClusteringWindow(partition=partition, slices=slices, outputs=outputs)
 
 
-def _is_worth(groups: Sequence[FileGroup], outputs: int, standing: Standing, options: ClusterOptions) -> bool:
+def _is_worth(groups: Sequence[FileGroup], outputs: int, facts: GroupFacts, options: ClusterOptions) -> bool:
     """Whether the rows of some files are in fewer files or smaller ones behind it, in another order, or merged."""
     if len(groups) == 1 and not options.single_group:
         return False
     if len(groups) != outputs or any(group.slices[-1].logs for group in groups):
         return True
-    return bool(options.sort_by) and not all(group.key in standing.sorted for group in groups)
+    return bool(options.sort_by) and not all(group.key in facts.sorted for group in groups)
 
 
 def _why_kept(group: FileGroup, busy: Mapping[GroupKey, str], options: ClusterOptions) -> str | None:

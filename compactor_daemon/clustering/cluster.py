@@ -79,6 +79,7 @@ from ..options import AttemptOptions
 from ..unit_of_work import ServiceAnswer, ServiceMeans, note_work, unit_of_work
 from .cancel import end_clustering, retract_stale
 from .choice import ClusterChoice, choose_windows, planned
+from .group_facts import Footers, GroupFacts, group_facts
 from .options import ClusterOptions, Copy
 from .order import check_sortable
 from .outputs import Copying
@@ -94,7 +95,6 @@ from .result import (
     would,
     would_finish,
 )
-from .standing import Footers, Standing, standing_of
 from .tasks import make_ahead, staging_run, still_whole, tasks_of, with_known_ids
 
 _log = get_logger()
@@ -187,12 +187,12 @@ def _choose(
         if (since := _commits_since(table)) < options.after_commits:
             waits = f"{since} of {options.after_commits} commits have completed since the last clustering"
             return table, ClusterChoice(windows=(), left=0, small=0, waits=waits)
-    view, standing = from_one_snapshot(lambda: _facts(table, options, footers))
+    view, facts = from_one_snapshot(lambda: _facts(table, options, footers))
     table = table.with_timeline(view.timeline)
     if options.sort_by:
         check_sortable(table.schema_to_cluster().arrow, options.sort_by, table.storage.base_path)
     _refuse_replacing(table)
-    choice = choose_windows(view, standing, options, table.storage.base_path)
+    choice = choose_windows(view, facts, options, table.storage.base_path)
     if choice.windows:
         schema = table.schema_to_cluster()  # refused before anything is requested
         if options.copy is Copy.FORCE:
@@ -200,9 +200,9 @@ def _choose(
     return table, choice
 
 
-def _facts(table: Table, options: ClusterOptions, footers: Footers) -> tuple[TableView, Standing]:
+def _facts(table: Table, options: ClusterOptions, footers: Footers) -> tuple[TableView, GroupFacts]:
     view = table.load_view()
-    return view, standing_of(table, view, options, footers)
+    return view, group_facts(table, view, options, footers)
 
 
 def _refuse_replacing(table: Snapshot) -> None:

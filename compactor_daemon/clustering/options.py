@@ -45,7 +45,7 @@ class Copy(Enum):
 
 
 class Rewrite(Enum):
-    """Why a file is rewritten, whatever its size, see `standing`."""
+    """Why a file is rewritten, whatever its size, see `group_facts`."""
 
     CODEC = "codec"
     ROW_GROUPS = "row-groups"

@@ -49,7 +49,7 @@ from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.archived_timeline import archived_clean_plans
 from phantombase.timeline.instants.instant_files import StateFile, load_state_files
 from phantombase.timeline.instants.reserved_times import attempts, recorded_instants
-from phantombase.timeline.locks.heartbeat import is_live, may_be_written, process_name, read_heartbeat
+from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_stream import SliceStream
@@ -59,6 +59,7 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.torn import still_written
 from phantombase.timeline.table.traces import data_files, delete_markers
 from phantombase.timeline.view.view import DataFile, FileSlice, GroupKey
 
@@ -265,14 +266,9 @@ def _torn(table: Table, instant: str) -> tuple[StateFile, CompactionPlan]:
             instant=instant,
             todo="`compactor-daemon status TABLE` says what the table needs.",
         )
-    if may_be_written(table.storage, torn.path, instant, storage_ms(table.storage)):
-        raise ConflictError(
-            "a process may still be writing the completed file of this compaction",
-            path=torn.path,
-            instant=instant,
-            expected="two minutes without a change, and without a heartbeat",
-            todo="Wait, then run again.",
-        )
+    what = "be writing the completed file of this compaction"
+    if (refused := still_written(table.storage, torn.path, instant, what, storage_ms(table.storage))) is not None:
+        raise refused
     refuse_rollback(table, instant)
     try:
         return torn, table.compaction_plan(instant)

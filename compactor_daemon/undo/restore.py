@@ -27,14 +27,13 @@ from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.rollback_plan import (
     RestorePlan,
     RollbackPlan,
-    decode_restore_plan,
     encode_restore_metadata,
     encode_restore_plan,
     rollback_record,
 )
 from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import EXPIRY_S, may_be_written
+from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.shown import Shown
@@ -53,7 +52,7 @@ from phantombase.timeline.table.in_progress import (
     refuse_left_to_hudi,
 )
 from phantombase.timeline.table.table import Snapshot, Table, put_requested
-from phantombase.timeline.table.torn import remove_torn
+from phantombase.timeline.table.torn import remove_torn, still_written, torn_plans
 from phantombase.timeline.table.traces import Undone, undo
 
 from ..unit_of_work import unit_of_work
@@ -168,8 +167,7 @@ def _decide(
 
 def _unreadable(table: Snapshot) -> Torn | None:
     """The restore that has begun and whose plan cannot be read, if there is one: what it was to undo is unknown."""
-    plans = (table.files.plan(instant, decode_restore_plan) for instant in table.timeline.pending("restore"))
-    return next((plan for plan in plans if isinstance(plan, Torn) and plan.has_begun), None)
+    return next((torn for torn in torn_plans(table, "restore") if torn.has_begun), None)
 
 
 def _restore_anew(table: Table, lock: TableLock, target: str, *, dry_run: bool) -> Restored:
@@ -191,14 +189,9 @@ def _restore_anew(table: Table, lock: TableLock, target: str, *, dry_run: bool) 
             )
         restore, now_ms = torn.time, storage_ms(seen.storage)
         for path in (torn.path, seen.instant_path(torn.instant.at(State.INFLIGHT))):
-            if may_be_written(seen.storage, path, restore, now_ms):
-                raise ConflictError(
-                    "a process may still work on a restore whose plan cannot be read",
-                    path=path,
-                    instant=restore,
-                    expected=f"a file that has not changed for {EXPIRY_S:g} s, and no fresh heartbeat",
-                    todo="Stop it, wait, then run again.",
-                )
+            what = "work on a restore whose plan cannot be read"
+            if (error := still_written(seen.storage, path, restore, what, now_ms)) is not None:
+                raise error
         plan = _plan(seen, target, begun=True)
         refuse_upgraded_logs(seen, plan.times, target, begun=True)
         traces = traces_of_all(seen, plan.undone)

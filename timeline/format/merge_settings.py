@@ -193,7 +193,14 @@ def _settings(properties: Mapping[str, str], version: int) -> MergeSettings:
             raise refusal("contradicting merge settings", _MODE, _CUSTOM, mode_text)
         return _CUSTOM_8[payload]
     if version == FIRST_OF_1X and payload == _POSTGRES and by_custom_strategy:
-        raise _filled_here_and_there(payload)
+        raise refusal(
+            "this payload class",
+            _PAYLOAD,
+            "version 6 or 9, where Hudi gives a row the values that it lacks wherever the row lies",
+            f"{payload} on version {FIRST_OF_1X}, where Hudi does so when a write merges rows into a base file, and "
+            "does not when it reads or compacts log files",
+            "Use Hudi for this table, or let it upgrade the table to version 9 (hoodie.write.auto.upgrade=true).",
+        )
     by_payload = _known(_BY_PAYLOAD, payload, "payload class", _PAYLOAD)
     mode = _known(_MODES, properties.get(_MODE, "").upper(), "merge mode", _MODE)
     if mode is not None:
@@ -205,17 +212,6 @@ def _settings(properties: Mapping[str, str], version: int) -> MergeSettings:
     has_ordering = properties.get(_ORDERING) or properties.get(_ORDERING_0X)
     default = MergeSettings(mode=MergeMode.EVENT_TIME if has_ordering else MergeMode.COMMIT_TIME)
     return by_strategy or by_payload or default
-
-
-def _filled_here_and_there(payload: str) -> UnsupportedError:
-    return refusal(
-        "this payload class",
-        _PAYLOAD,
-        "version 6 or 9, where Hudi gives a row the values that it lacks wherever the row lies",
-        f"{payload} on version {FIRST_OF_1X}, where Hudi does so when a write merges rows into a base file, and "
-        "does not when it reads or compacts log files",
-        "Use Hudi for this table, or let it upgrade the table to version 9 (hoodie.write.auto.upgrade=true).",
-    )
 
 
 def _payload(properties: Mapping[str, str]) -> str:

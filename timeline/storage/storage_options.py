@@ -125,7 +125,7 @@ class StorageOptions:
         if given is not None and not isinstance(given, Mapping):
             raise UsageError("not options of a storage", expected="a dictionary, like {'region': 'eu-west-1'}")
         for name in map(str, given or {}):
-            if not _is_known(name):
+            if not (hadoop_name(name) or any(_setting(cloud, name) for cloud in CLOUDS)):
                 raise _unknown(name)
         return StorageOptions(given=tuple((name, str(value)) for name, value in (given or {}).items()))
 
@@ -273,10 +273,6 @@ def _secret_variable(name: str) -> str | None:
         if found is not None:
             return found.variables[0]
     return None
-
-
-def _is_known(name: str) -> bool:
-    return hadoop_name(name) or any(_setting(cloud, name) for cloud in CLOUDS)
 
 
 def _unknown(name: str) -> UsageError:

@@ -26,6 +26,7 @@ from ..instants.instant_files import Torn
 from ..instants.reserved_times import put_tombstone
 from ..locks.heartbeat import EXPIRY_S, may_be_written
 from ..locks.table_lock import TableLock
+from ..storage.contract import Storage
 from ..storage.server_clock import storage_ms
 from .in_progress import READ_INSIDE, Guard, exclusive, refuse_pending_restore
 from .table import Snapshot, Table
@@ -76,14 +77,9 @@ def removal_refused(
     `now_ms`: by the storage's clock. `expiry_s`: after which a heartbeat is no sign of life, nor the file's change."""
     if torn.has_begun:
         return torn.error()
-    if may_be_written(table.storage, torn.path, torn.time, now_ms(), expiry_s):
-        return ConflictError(
-            f"a process may still be writing the plan of a {torn.name}, which cannot be read",
-            path=torn.path,
-            instant=torn.time,
-            expected=f"a file that has not changed for {expiry_s:g} s, and no fresh heartbeat",
-            todo="Wait, then run again.",
-        )
+    what = f"be writing the plan of a {torn.name}, which cannot be read"
+    if (error := still_written(table.storage, torn.path, torn.time, what, now_ms(), expiry_s)) is not None:
+        return error
     if torn.instant.family != "replacecommit":
         return None
     from .traces import traces_of  # late: only a torn plan of a clustering needs it
@@ -91,6 +87,21 @@ def removal_refused(
     if doomed := traces_of(table, torn.time, "replacecommit", scan=False).doomed:
         return torn.error(f"{doomed[0][1]}, and {len(doomed) - 1} more files of it")
     return None
+
+
+def still_written(
+    storage: Storage, path: str, instant: str, what: str, now_ms: int, expiry_s: float = EXPIRY_S
+) -> ConflictError | None:
+    """Why a torn file of an instant is left alone: a process may be at work on it. `what`: it may do."""
+    if not may_be_written(storage, path, instant, now_ms, expiry_s):
+        return None
+    return ConflictError(
+        f"a process may still {what}",
+        path=path,
+        instant=instant,
+        expected=f"a file that has not changed for {expiry_s:g} s, and no fresh heartbeat",
+        todo="Stop it, or wait, then run again.",
+    )
 
 
 def removable(table: Snapshot, now_ms: Callable[[], int], *actions: str, strict: bool = False) -> tuple[Torn, ...]:

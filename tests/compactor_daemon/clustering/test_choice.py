@@ -26,6 +26,7 @@ from phantombase.compactor_daemon.clustering import order as curves
 from phantombase.compactor_daemon.clustering import sorting
 from phantombase.compactor_daemon.clustering.choice import ClusterChoice, FilesFor, choose_windows
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
+from phantombase.compactor_daemon.clustering.group_facts import GroupFacts, _lacks_filter, rewrite_reasons, selected
 from phantombase.compactor_daemon.clustering.options import (
     ClusterOptions,
     Copy,
@@ -38,7 +39,6 @@ from phantombase.compactor_daemon.clustering.order import _hilbert, _interleaved
 from phantombase.compactor_daemon.clustering.result import ClusterResult
 from phantombase.compactor_daemon.clustering.rows_in import KeyTally
 from phantombase.compactor_daemon.clustering.sorting import Sorting, ordered
-from phantombase.compactor_daemon.clustering.standing import Standing, _lacks_filter, rewrite_reasons, selected
 from phantombase.timeline.codec.bloom import ALWAYS_TRUE, SATURATED_KEYS
 from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.codec.parquet_write import write_base_file
@@ -95,7 +95,7 @@ def choose(
     facts = ViewFacts(pending_plans={}, replaced={}, compacted={})
     view = TableView(timeline=Timeline(layout=LAYOUT_2, instants=()), facts=facts, groups=tuple(groups))
     why = dict(zip((one.key for one in groups), reasons, strict=False))
-    return choose_windows(view, Standing(busy=busy or {}, sorted=sorted_, reasons=why), options, "table")
+    return choose_windows(view, GroupFacts(busy=busy or {}, sorted=sorted_, reasons=why), options, "table")
 
 
 def sizes(choice: ClusterChoice) -> list[list[int]]:

@@ -21,8 +21,8 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.choice import choose_windows
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
+from phantombase.compactor_daemon.clustering.group_facts import GroupFacts
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
-from phantombase.compactor_daemon.clustering.standing import Standing
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
@@ -141,11 +141,11 @@ def test_a_damaged_file_is_not_clustered(tmp_path: Path) -> None:
         rows_of(range(start, start + 4), 1, "a").bulk_insert(str(path))
     view = open_table(path).load_view()
     options = ClusterOptions(min_files=2)
-    assert [len(w.slices) for w in choose_windows(view, Standing(), options, "t").windows] == [3]
+    assert [len(w.slices) for w in choose_windows(view, GroupFacts(), options, "t").windows] == [3]
     file = max(path.glob("a/*.parquet"), key=lambda file: file.name.rpartition("_")[2])
     file.write_bytes(file.read_bytes()[:-10])
     view = open_table(path).load_view()
-    assert [len(w.slices) for w in choose_windows(view, Standing(), options, "t").windows] == [2]
+    assert [len(w.slices) for w in choose_windows(view, GroupFacts(), options, "t").windows] == [2]
 
 
 @pytest.mark.parametrize("folder", ["gone", "empty", "dangling"])

@@ -79,7 +79,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/storage/storage_options", "values = {**below, **above}", "values = {**above, **below}", "storage/storage_options"),
     ("timeline/storage/storage_options", "for name, value in pairs if name not in secret)", "for name, value in pairs)", "storage/storage_options"),
     ("timeline/storage/storage_options", "for name, value in settings.values if name not in secret)", "for name, value in settings.values)", "storage/storage_options"),
-    ("timeline/storage/storage_options", "            if not _is_known(name):", "            if False:", "storage/storage_options"),
+    ("timeline/storage/storage_options", "            if not (hadoop_name(name) or any(_setting(cloud, name) for cloud in CLOUDS)):", "            if False:", "storage/storage_options"),
     ("timeline/storage/storage_options", "        if name in found:\n            raise own", "        if False:\n            raise own", "storage/storage_options"),
     ("timeline/storage/object_url", "        yield f\"{_S3A}bucket.{url.bucket}.{known}\"\n", "        pass\n", "storage/storage_options"),
     ("timeline/storage/object_url", "\"false\" if path_style == \"true\" else \"true\"", "path_style", "storage/storage_options"),

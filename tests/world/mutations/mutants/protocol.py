@@ -553,20 +553,20 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/revert",
-        "    is_over = assessment.validity in (Validity.SUPERSEDED, Validity.INVALID)\n",
-        "    is_over = assessment.validity is Validity.SUPERSEDED\n",
+        "    if assessment.may_be_published and not is_revoked(",
+        "    if assessment.validity is not Validity.SUPERSEDED and not is_revoked(",
         "stale_commit",
     ),
     (
         "compactor_daemon/attempt/revert",
-        "    is_over = assessment.validity in (Validity.SUPERSEDED, Validity.INVALID)\n",
-        "    is_over = assessment.validity is Validity.INVALID\n",
+        "    if assessment.may_be_published and not is_revoked(",
+        "    if assessment.validity is not Validity.INVALID and not is_revoked(",
         "stale_commit",
     ),
     (
         "compactor_daemon/attempt/revert",
-        "    if not is_over and not is_revoked(table.storage, decision.instant, decision.attempt):\n",
-        "    if not is_over:\n",
+        "    if assessment.may_be_published and not is_revoked(table.storage, decision.instant, decision.attempt):\n",
+        "    if assessment.may_be_published:\n",
         "stale_commit",
     ),
     (
@@ -764,7 +764,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/finish",
-        "            if assessment.validity in (Validity.VALID, Validity.BLOCKED):\n",
+        "            if assessment.may_be_published:\n",
         "            if assessment.validity is Validity.VALID:\n",
         "retire",
     ),

@@ -1,4 +1,4 @@
-"""What a clustering knows about file groups besides the view: `Standing`.
+"""What a clustering knows about file groups besides the view: `GroupFacts`.
 
 **Partitions.** Which ones are looked at: Hudi's selections, and a filter over the columns of partitions.
 
@@ -57,7 +57,7 @@ _ROWS_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class GroupFacts:
     """What is known about file groups. `busy`: why some are held; `sorted`: those whose base file a clustering wrote in
     the wanted order. `partitions`: the chosen ones; None: all. `reasons`: why base files are rewritten."""
 
@@ -71,24 +71,24 @@ class Standing:
         return self.partitions is None or partition in self.partitions
 
 
-def standing_of(table: Table, view: TableView, options: ClusterOptions, footers: Footers) -> Standing:
+def group_facts(table: Table, view: TableView, options: ClusterOptions, footers: Footers) -> GroupFacts:
     """What the timeline, the folders and the footers in scope say. UsageError: see `chosen_partitions`. MalformedError,
     StorageError: a footer cannot be read."""
     living, seen = living_groups(view), table.with_timeline(view.timeline)
-    standing = Standing(
+    facts = GroupFacts(
         busy=busy_file_groups(seen).groups,
         sorted=sorted_already(table, view, options),
         partitions=chosen_partitions(seen, [group.partition for group in living], options),
     )
     if not options.reasons:
-        return standing
-    last = {group.key: group.slices[-1].base for group in living if standing.takes(group.partition)}
-    bases = {key: base for key, base in last.items() if base is not None and key not in standing.busy}
+        return facts
+    last = {group.key: group.slices[-1].base for group in living if facts.takes(group.partition)}
+    bases = {key: base for key, base in last.items() if base is not None and key not in facts.busy}
     schema = seen.schema_to_cluster().arrow
     found = dict(zip(bases, footers.reasons(list(bases.values()), schema, options.reasons), strict=True))
     if Rewrite.SORT_ORDER in options.reasons:
-        found |= {key: found[key] | {Rewrite.SORT_ORDER} for key in bases.keys() - standing.sorted}
-    return replace(standing, reasons=found)
+        found |= {key: found[key] | {Rewrite.SORT_ORDER} for key in bases.keys() - facts.sorted}
+    return replace(facts, reasons=found)
 
 
 def living_groups(view: TableView) -> list[FileGroup]:
