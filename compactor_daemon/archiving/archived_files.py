@@ -41,7 +41,13 @@ from phantombase.timeline.format.commit_metadata import as_record, decode
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.log_encode import archive_block
 from phantombase.timeline.format.table_config import TableConfig
-from phantombase.timeline.instants.archived_timeline import archive_log_instants
+from phantombase.timeline.instants.archived_timeline import (
+    HistoryFile,
+    archive_log_instants,
+    manifest_numbers,
+    manifest_path,
+    read_manifest,
+)
 from phantombase.timeline.instants.instant_files import StateFile, StateFiles, of_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.prefetch import prefetched
@@ -51,7 +57,6 @@ from phantombase.timeline.storage.staged_file import staged_output
 
 from .history import (
     ROW_SCHEMA,
-    HistoryFile,
     HistoryName,
     Manifest,
     add_to_history,
@@ -59,12 +64,9 @@ from .history import (
     archived_by_another,
     check_counts,
     make_current,
-    manifest_numbers,
-    manifest_path,
     newest_manifest,
     place_history,
     put_manifest,
-    read_manifest,
     staged_name,
     write_rows,
 )
@@ -277,7 +279,8 @@ def _rows(storage: Storage, folder: str, files: Sequence[HistoryFile]) -> Iterat
 def _forget_old(storage: Storage, folder: str, counting: Manifest, merged: int) -> None:
     """Removes manifests older than the newest ones, and files that no remaining manifest names. No later manifest names
     such a file again. A file that no manifest has ever named was placed by a dead archiver."""
-    numbers = [n for n in manifest_numbers(storage, folder) if n <= counting.number]
+    listed = (e.name for e in listed_if_there(storage, folder) or ())
+    numbers = [n for n in manifest_numbers(listed) if n <= counting.number]
     kept = numbers[-(_MANIFESTS_KEPT + merged) :]
     named = {name for number in kept for name in _names(storage, folder, number)}
     names = [e.name for e in storage.list(folder) if not e.is_folder]

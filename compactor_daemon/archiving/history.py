@@ -30,9 +30,17 @@ import pyarrow as pa
 
 from phantombase.timeline.codec.parquet_read import read_parquet, readable
 from phantombase.timeline.codec.parquet_write import open_parquet_writer
-from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError, reason_of
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.table_config import TableConfig
+from phantombase.timeline.instants.archived_timeline import (
+    VERSION_FILE,
+    HistoryFile,
+    history_version,
+    manifest_numbers,
+    manifest_path,
+    read_manifest,
+)
 from phantombase.timeline.instants.instant_files import StateFiles
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.contract import Storage, listed_if_there
@@ -52,17 +60,7 @@ def staged_name(storage: Storage, ending: str) -> Iterator[str]:
             unguarded(storage).delete(path)
 
 
-VERSION_FILE = "_version_"
 _TRIES = 3
-_MANIFEST = re.compile(r"manifest_(\d+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryFile:
-    """An entry of a manifest; `size` in bytes."""
-
-    name: str
-    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,31 +72,12 @@ class Manifest:
     last: int
 
 
-def manifest_path(folder: str, number: int) -> str:
-    return f"{folder}/manifest_{number}"
-
-
-def manifest_numbers(storage: Storage, folder: str) -> list[int]:
-    names = [entry.name for entry in listed_if_there(storage, folder) or ()]
-    return sorted(int(match[1]) for name in names if (match := _MANIFEST.fullmatch(name)))
-
-
-def read_manifest(storage: Storage, folder: str, number: int) -> tuple[HistoryFile, ...]:
-    """The entries of a manifest. MalformedError: unreadable. MissingFileError: there is none."""
-    path = manifest_path(folder, number)
-    data = storage.read(path)
-    try:
-        return tuple(HistoryFile(name=str(e["fileName"]), size=int(e["fileLen"])) for e in json.loads(data)["files"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise MalformedError("unreadable history manifest", path=path, found=reason_of(error)) from error
-
-
 def newest_manifest(storage: Storage, folder: str) -> Manifest:
     """The manifest from which a writer continues; called under the table lock. It is the greatest manifest. If that one
     is above `_version_` and torn (Hudi writes in place on local disks), it is the manifest that `_version_` names.
     MalformedError: the latter is unreadable. MissingFileError: it does not exist."""
-    numbers = manifest_numbers(storage, folder)
-    counting = _version(storage, folder)
+    numbers = manifest_numbers(entry.name for entry in listed_if_there(storage, folder) or ())
+    counting = history_version(storage, folder)
     last = max([*numbers, counting or 0])
     for number in reversed(numbers):
         try:
@@ -126,7 +105,7 @@ def set_version(storage: Storage, folder: str, number: int) -> None:
     right before its put, and lost the lock, may put an older number while `_version_` is missing. That process removes
     the number as soon as it finds that the lock is lost: then the greatest manifest counts. A process that holds the
     lock puts its own number again."""
-    path, counting = f"{folder}/{VERSION_FILE}", _version(storage, folder)
+    path, counting = f"{folder}/{VERSION_FILE}", history_version(storage, folder)
     for _ in range(_TRIES):
         if counting == number:
             return
@@ -137,7 +116,7 @@ def set_version(storage: Storage, folder: str, number: int) -> None:
         except PhantombaseError:
             _withdraw_older(unguarded(storage), folder, number)
             raise
-        counting = _version(storage, folder)
+        counting = history_version(storage, folder)
         if counting is not None and counting > number:
             break
     if counting != number:
@@ -146,19 +125,8 @@ def set_version(storage: Storage, folder: str, number: int) -> None:
 
 def _withdraw_older(storage: Storage, folder: str, number: int) -> None:
     """Removes `_version_` if it names this manifest and another process has put a newer one."""
-    if _version(storage, folder) == number < newest_manifest(storage, folder).number:
+    if history_version(storage, folder) == number < newest_manifest(storage, folder).number:
         storage.delete(f"{folder}/{VERSION_FILE}")
-
-
-def _version(storage: Storage, folder: str) -> int | None:
-    path = f"{folder}/{VERSION_FILE}"
-    try:
-        text = storage.read(path).decode(errors="replace").strip()
-    except MissingFileError:
-        return None
-    if text and not text.isdecimal():
-        raise MalformedError("unreadable history version", path=path, expected="a number", found=repr(text))
-    return int(text) if text else None
 
 
 def archived_by_another(storage: Storage, path: str) -> ConflictError:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from ..storage.contract import Storage, listed_if_there
 from .timeline import Timeline
 
 T = TypeVar("T")
-_VERSION_FILE = "_version_"
+VERSION_FILE = "_version_"
 _MANIFEST = re.compile(r"manifest_(\d+)")
 _LSM_COLUMNS = ("instantTime", "completionTime", "action")
 _NAME_COLUMNS = ("instantTime", "action")
@@ -82,11 +82,13 @@ def check_archive(storage: Storage, config: TableConfig) -> None:
 
 def _check_files(storage: Storage, folder: str) -> None:
     sizes = {entry.name: entry.size for entry in listed_if_there(storage, folder) or ()}
-    for name, size in _manifest(storage, folder, list(sizes)).items():
-        if sizes.get(name) != size:
-            found = f"{sizes[name]} bytes" if name in sizes else "no such file"
+    for file in named_history(storage, folder, sizes):
+        if (size := sizes.get(file.name)) != file.size:
             raise MalformedError(
-                "a history file is lost or damaged", path=f"{folder}/{name}", expected=f"{size} bytes", found=found
+                "a history file is lost or damaged",
+                path=f"{folder}/{file.name}",
+                expected=f"{file.size} bytes",
+                found="no such file" if size is None else f"{size} bytes",
             )
 
 
@@ -114,8 +116,9 @@ def _records(
     storage: Storage, config: TableConfig, wanted: Mapping[tuple[str, str], Instant], column: str
 ) -> Iterator[tuple[Instant, bytes]]:
     folder = config.history_folder
-    for name in _current_files(storage, folder, [entry.name for entry in listed_if_there(storage, folder) or ()]):
-        path = f"{folder}/{name}"
+    names = [entry.name for entry in listed_if_there(storage, folder) or ()]
+    for file in named_history(storage, folder, names):
+        path = f"{folder}/{file.name}"
         with readable("history file", path):
             times = pc.field("instantTime").isin(sorted({time for time, _ in wanted}))
             rows = read_parquet(storage.open_input(path), (*_NAME_COLUMNS, column)).filter(times).to_pylist()
@@ -130,8 +133,8 @@ def _instants(storage: Storage, config: TableConfig) -> Iterator[Instant]:
     except MissingFileError:
         return
     if config.layout.has_completion_times:
-        for name in _current_files(storage, folder, names):
-            yield from _parquet_instants(storage, f"{folder}/{name}")
+        for file in named_history(storage, folder, names):
+            yield from _parquet_instants(storage, f"{folder}/{file.name}")
     else:
         for path in archived_logs(storage, config):
             yield from _unless_merged(storage, path, archive_log_instants(storage, path))
@@ -143,37 +146,55 @@ def archived_logs(storage: Storage, config: TableConfig) -> list[str]:
     return [f"{config.history_folder}/{name}" for name in names if _ARCHIVE.fullmatch(name)]
 
 
-def _current_files(storage: Storage, folder: str, names: list[str]) -> list[str]:
-    return list(_manifest(storage, folder, names))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryFile:
+    """An entry of a manifest of the history; `size` in bytes."""
+
+    name: str
+    size: int
 
 
-def _manifest(storage: Storage, folder: str, names: list[str]) -> dict[str, Any]:
-    """The sizes of the current files by name."""
-    version = _current_version(storage, folder, names)
-    if version is None:
-        return {}
-    path = f"{folder}/manifest_{version}"
+def manifest_path(folder: str, number: int) -> str:
+    return f"{folder}/manifest_{number}"
+
+
+def manifest_numbers(names: Iterable[str]) -> list[int]:
+    """The manifests among the names of a folder, ascending."""
+    return sorted(int(match[1]) for name in names if (match := _MANIFEST.fullmatch(name)))
+
+
+def read_manifest(storage: Storage, folder: str, number: int) -> tuple[HistoryFile, ...]:
+    """The entries of a manifest. MalformedError: unreadable. MissingFileError: there is none."""
+    path = manifest_path(folder, number)
+    data = storage.read(path)
     try:
-        files = {entry["fileName"]: entry.get("fileLen") for entry in json.loads(storage.read(path))["files"]}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        files = tuple(HistoryFile(name=e["fileName"], size=int(e["fileLen"])) for e in json.loads(data)["files"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedError("unreadable history manifest", path=path, found=reason_of(error)) from error
-    if not all(isinstance(name, str) and "/" not in name for name in files):
-        raise MalformedError("history manifest with entries that are not file names", path=path, found=repr([*files]))
+    if not all(isinstance(one.name, str) and "/" not in one.name for one in files):
+        found = repr([one.name for one in files])
+        raise MalformedError("history manifest with entries that are not file names", path=path, found=found)
     return files
 
 
-def _current_version(storage: Storage, folder: str, names: list[str]) -> int | None:
-    path = f"{folder}/{_VERSION_FILE}"
+def history_version(storage: Storage, folder: str) -> int | None:
+    """The manifest that counts; None: Hudi is replacing the file. MalformedError: not a number."""
+    path = f"{folder}/{VERSION_FILE}"
     try:
         text = storage.read(path).decode(errors="replace").strip()
     except MissingFileError:
-        text = ""
-    if not text:  # Hudi is replacing it; without any manifest nothing was archived yet
-        matches = [_MANIFEST.fullmatch(name) for name in names]
-        return max((int(match[1]) for match in matches if match), default=None)
-    if not text.isdecimal():
+        return None
+    if text and not text.isdecimal():
         raise MalformedError("unreadable history version", path=path, expected="a number", found=repr(text))
-    return int(text)
+    return int(text) if text else None
+
+
+def named_history(storage: Storage, folder: str, names: Iterable[str]) -> tuple[HistoryFile, ...]:
+    """The files that count for a reader; without any manifest nothing was archived yet. `names`: of the folder."""
+    version = history_version(storage, folder)
+    if version is None:
+        version = max(manifest_numbers(names), default=None)
+    return () if version is None else read_manifest(storage, folder, version)
 
 
 def _parquet_instants(storage: Storage, path: str) -> Iterator[Instant]:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from phantombase.compactor_daemon.archiving.archived_files import _forget_old
 from phantombase.compactor_daemon.archiving.choice import ArchiveChoice, ArchiveFacts, ArchiveOptions, choose
-from phantombase.compactor_daemon.archiving.history import HistoryFile, newest_manifest, put_manifest, set_version
+from phantombase.compactor_daemon.archiving.history import newest_manifest, put_manifest, set_version
 from phantombase.timeline.errors import ConflictError, LockError, UsageError
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
+from phantombase.timeline.instants.archived_timeline import HistoryFile
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.snapshot import GuardedStorage
