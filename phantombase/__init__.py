@@ -103,32 +103,32 @@ if TYPE_CHECKING:
     from .compactor_daemon.undo.savepoint import KeptSavepoint as KeptSavepoint
     from .compactor_daemon.undo.unschedule import Unscheduled as Unscheduled
     from .compactor_daemon.unit_of_work import Limit as Limit
+    from .reports import audit as audit
+    from .reports import check as check
+    from .reports import history as history
+    from .reports import replay as replay
+    from .reports import savepoints as savepoints
+    from .reports import status as status
+    from .reports import validate as validate
     from .services import archive as archive
-    from .services import audit as audit
     from .services import build_metadata as build_metadata
     from .services import cancel as cancel
-    from .services import check as check
     from .services import clean as clean
     from .services import cluster as cluster
     from .services import compact as compact
     from .services import delete_savepoint as delete_savepoint
-    from .services import history as history
     from .services import maintain as maintain
     from .services import metadata as metadata
     from .services import orphans as orphans
     from .services import pause as pause
     from .services import replan as replan
-    from .services import replay as replay
     from .services import restore as restore
     from .services import resume as resume
     from .services import rollback as rollback
     from .services import savepoint as savepoint
-    from .services import savepoints as savepoints
     from .services import schedule as schedule
-    from .services import status as status
     from .services import sync as sync
     from .services import unschedule as unschedule
-    from .services import validate as validate
     from .timeline.audit.audit import GroupAudit as GroupAudit
     from .timeline.audit.audit import InstantAudit as InstantAudit
     from .timeline.audit.audit import Verdict as Verdict
@@ -229,9 +229,9 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "api": "read read_table spark_read",
-    "services": "archive audit build_metadata cancel check clean cluster compact delete_savepoint history maintain "
-    "metadata orphans pause replan replay restore resume rollback savepoint savepoints schedule status sync "
-    "unschedule validate",
+    "reports": "audit check history replay savepoints status validate",
+    "services": "archive build_metadata cancel clean cluster compact delete_savepoint maintain metadata orphans pause "
+    "replan restore resume rollback savepoint schedule sync unschedule",
     "compactor_daemon.archiving.archive": "ArchiveResult Archived RetainedInstant",
     "compactor_daemon.archiving.choice": "ArchiveOptions",
     "compactor_daemon.attempt.compact_or_resume": "Compacted",

@@ -1,4 +1,4 @@
-"""The rows of a table with one call, and how calls open a table. See `services` and `phantombase.writer`, too."""
+"""The rows of a table with one call, and how calls open a table. See `services`, `reports` and `writer`, too."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""What the commands do to a table and show of it, as calls: the same names, options and results, as values.
+"""What the commands do to a table, as calls: the same names, options and results, as values.
 
 schedule, compact, maintain                                       compactions; all that is due
 clean, archive, cluster, metadata, build_metadata, orphans        services; with `dry_run` nothing is changed
 rollback, restore, savepoint, delete_savepoint, unschedule        undo; the same, as is `replan`
 pause, resume, cancel                                             hold or end work, on all machines
 sync                                                              a catalog shows the table
-savepoints, status, check, history, audit, validate, replay       only read
 
 `table` is a path, a URL or a `Table`; `storage_options`: see `read`. What changes a table needs `lock`, which all
 writers share, or `sole_writer`: UsageError without, but for a dry run. Where a call has the default, an option counts
@@ -18,11 +17,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
-
-import pyarrow as pa
-
-from phantombase.compactor_daemon.daemon.past_writes import Replayed, ReplayOptions
-from phantombase.compactor_daemon.daemon.replay import replay_table
 
 from .api import AnyTable, Given, locked, opened
 from .compactor_daemon.archiving.archive import ArchiveResult, archive_table
@@ -63,9 +57,6 @@ from .compactor_daemon.services.options import (
     read_policies,
     usual_services,
 )
-from .compactor_daemon.status.check import CheckMeans, TableCheck, check_table, full_status
-from .compactor_daemon.status.pending import StatusOptions
-from .compactor_daemon.status.status import TableStatus
 from .compactor_daemon.undo import replan as replanning
 from .compactor_daemon.undo import savepoint as kept
 from .compactor_daemon.undo import unschedule as unscheduling
@@ -75,13 +66,8 @@ from .compactor_daemon.undo.rollback import RolledBack, roll_back_newest
 from .compactor_daemon.undo.savepoint import KeptSavepoint
 from .compactor_daemon.undo.unschedule import Unscheduled
 from .compactor_daemon.unit_of_work import Limit
-from .timeline.audit.audit import InstantAudit
-from .timeline.audit.clusterings import audits
-from .timeline.audit.validate import Validated, validated
 from .timeline.codec.output_options import OutputOptions
-from .timeline.dashboard.verdict import CheckOptions
 from .timeline.errors import UsageError
-from .timeline.instants.triggers import TriggerOptions
 from .timeline.locks.pause import Pause, refuse_paused, user_name
 from .timeline.locks.table_lock import check_writers_known
 from .timeline.option import path_text, spelled
@@ -89,8 +75,6 @@ from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
 from .timeline.shown import Results
 from .timeline.storage.open_storage import open_storage
-from .timeline.storage.storage_options import StorageOptions
-from .timeline.table.history import PriceOptions, history_rows, history_table, read_history
 from .timeline.table.table import Table
 
 
@@ -370,12 +354,6 @@ def delete_savepoint(
 
 
 @spelled
-def savepoints(table: AnyTable, *, storage_options: Given = None) -> tuple[KeptSavepoint, ...]:
-    """The savepoints, earliest first."""
-    return Results(kept.savepoints(opened(table, storage_options).snapshot(cached=False)))
-
-
-@spelled
 def unschedule(
     table: AnyTable,
     instant: str,
@@ -444,78 +422,6 @@ def pause(
 def resume(table: AnyTable, *, storage_options: Given = None) -> tuple[str, ...]:
     """Removes all pauses of a table; what each said, for people."""
     return resume_table(opened(table, storage_options, reading=True).storage)
-
-
-@spelled
-def status(
-    table: AnyTable,
-    options: StatusOptions | None = None,
-    *,
-    trigger: TriggerOptions | None = None,
-    brief: bool = False,
-    storage_options: Given = None,
-) -> TableStatus:
-    """The pending compactions: which process works on each by the heartbeats in storage, and why the others wait; with
-    the verdict of `check`, and the outlook: the next plan by `trigger`, logs in no plan, what a clean could remove.
-    `brief`: without what needs the files."""
-    found, chosen = opened(table, storage_options), options or StatusOptions()
-    means = CheckMeans(trigger=trigger or TriggerOptions(), clock=found.clock, status=chosen, brief=brief)
-    return full_status(found, means)
-
-
-@spelled
-def check(
-    table: str | os.PathLike[str],
-    options: CheckOptions | None = None,
-    *,
-    trigger: TriggerOptions | None = None,
-    attempt: AttemptOptions | None = None,
-    storage_options: Given = None,
-) -> TableCheck:
-    """What needs care on a table, each finding with the command that mends it; never an error of the table. `trigger`:
-    when a compaction is due. `attempt`: of the daemons."""
-    path, known = path_text(table), StatusOptions(attempt=attempt or AttemptOptions())
-    means = CheckMeans(storage=StorageOptions.of(storage_options), trigger=trigger or TriggerOptions(), status=known)
-    return check_table(path, path, options or CheckOptions(), means)
-
-
-@spelled
-def replay(
-    table: AnyTable,
-    options: ScheduleOptions | None = None,
-    how: ReplayOptions | None = None,
-    *,
-    best: bool = False,
-    storage_options: Given = None,
-) -> Replayed:
-    """What compactions would have cost under other settings, and how old rows in no base file would have been, by the
-    table's own history of commits. `best`: many settings are tried, for the freshness of `options`. UsageError: no
-    history, or no freshness to keep."""
-    at = opened(table, storage_options, reading=True)
-    return replay_table(at, read_policies(at.storage).over(options or ScheduleOptions()), how, best=best)
-
-
-@spelled
-def history(*tables: AnyTable, prices: PriceOptions | None = None, storage_options: Given = None) -> pa.Table:
-    """The work that was done on tables, a row for each compaction, clustering, clean and so on: why it ran, what it
-    took and what was expected, who did it, and with `prices` what it costs. In the order in which the work ended."""
-    histories = [read_history(opened(one, storage_options, reading=True).storage) for one in tables]
-    rows = [row for one in histories for row in history_rows(one, prices)]
-    return history_table(sorted(rows, key=lambda row: (row["ended_ms"], row["id"])))
-
-
-@spelled
-def audit(table: AnyTable, instant: str | None = None, *, storage_options: Given = None) -> tuple[InstantAudit, ...]:
-    """Verifies completed compactions and clusterings of phantombase again, from the files that still exist: all of
-    them, or one `instant`. UsageError: it left no ledger."""
-    found = opened(table, storage_options)
-    return Results(verify(found, one) for one, verify in audits(found, instant).items())
-
-
-@spelled
-def validate(table: AnyTable, *, storage_options: Given = None) -> Validated:
-    """Compares completed writes, the metadata table, and the times of version 6 with what is on storage."""
-    return validated(opened(table, storage_options))
 
 
 def _kept(table: Table, options: Options) -> Options:
