@@ -33,7 +33,13 @@ from ..storage.contract import PrefixStorage, Storage
 from ..storage.folders import METADATA_FOLDER
 from ..table.in_progress import READ_INSIDE, Guard, check_lock, exclusive, regardless
 from ..table.table import Table, open_metadata_table
-from .index_definitions import keep_definitions, put_back_definitions, put_definitions, take_out_definitions
+from .index_definitions import (
+    is_half_dropped,
+    keep_definitions,
+    put_back_definitions,
+    put_definitions,
+    take_out_definitions,
+)
 from .index_logs import IndexLog
 from .record_index import mark_global_keys
 from .records.entries import encoder, new_schema
@@ -49,8 +55,10 @@ _NO_MATTER = dict.fromkeys(
 
 def drop_metadata_table(table: Table, lock: TableLock) -> Table:
     """Turns the metadata table off, as a Hudi writer does with `hoodie.metadata.enable=false`; nothing if it is off.
-    The property is changed first, since readers obey it. After a crash between the steps, readers ignore the folder."""
-    if not (now := table.snapshot(cached=False)).config.metadata_partitions:
+    The property is changed first, since readers obey it. After a crash between the steps, readers ignore the folder,
+    and the next call does the rest: until then Hudi would not build the indexes whose definitions were taken out."""
+    now = table.snapshot(cached=False)
+    if not now.config.metadata_partitions and not is_half_dropped(now):
         return now
     with exclusive(table, lock, "drop the metadata table", {**READ_INSIDE, **_NO_MATTER}) as held:
         return regardless(drop_within(held, "by command"))
@@ -58,9 +66,10 @@ def drop_metadata_table(table: Table, lock: TableLock) -> Table:
 
 def drop_within(table: Table, why: str, *, lost: bool = False) -> Table:
     """`drop_metadata_table` in a section that is held already; `lost`: that was, and another process may be in one."""
-    if table.config.metadata_partitions:
-        mark_global_keys(table)
-        save_table_config(table.storage, table.config.without_metadata_table())
+    if table.config.metadata_partitions or is_half_dropped(table):
+        if table.config.metadata_partitions:
+            mark_global_keys(table)
+            save_table_config(table.storage, table.config.without_metadata_table())
         if not lost:
             put_back_definitions(table)
         table.storage.delete_folder(METADATA_FOLDER)

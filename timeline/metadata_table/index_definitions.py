@@ -120,6 +120,14 @@ def taken_out_indexes(table: Table) -> dict[str, bool]:
     return {name: bool(listed_if_there(table.storage, f"{METADATA_FOLDER}/{name}")) for name in sorted(absent)}
 
 
+def is_half_dropped(table: Table) -> bool:
+    """Whether a process died that was dropping the metadata table: no partition is named, and a folder of an index that
+    was taken out is there. Its definition was not put back yet, or the folder not removed."""
+    with suppress(MalformedError):
+        return not table.config.metadata_partitions and any(taken_out_indexes(table).values())
+    return False
+
+
 def put_back_definitions(table: Table) -> None:
     """Defines the secondary indexes again that were taken out: the next metadata table is built with them. Call it once
     hoodie.properties names no partition, while the folders are there. Damaged definitions stay as they are."""

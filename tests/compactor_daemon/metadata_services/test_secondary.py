@@ -346,10 +346,16 @@ def test_a_dropped_metadata_table_leaves_a_definition(tmp_path: Path) -> None:
     upsert(path, LocalStorage(str(path)), "\U0001f600")
     other = shutil.copytree(path, tmp_path / "other")
     note_unbuildable(open_table(other), "secondary_index_by_city", "it is too long")
-    for of, is_defined in ((path, True), (other, False)):
+
+    def check(of: Path, *, is_defined: bool) -> None:
         drop_metadata_table(open_table(of), LOCK)
-        assert not (of / METADATA_FOLDER).exists()
         assert ("secondary_index_by_city" in definitions_in((of / INDEX_DEFINITIONS).read_bytes())) == is_defined
+
+    for _, copy in Faults.of(path, lambda storage: drop_metadata_table(open_table(path, storage), LOCK)).deaths():
+        check(copy, is_defined=True)
+    for of in (path, other):
+        check(of, is_defined=of == path)
+        assert not (of / METADATA_FOLDER).exists()
 
 
 def test_the_service_builds_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

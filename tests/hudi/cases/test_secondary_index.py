@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
@@ -16,6 +17,9 @@ from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.timeline.audit.validate import validated
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table import create
+from phantombase.timeline.metadata_table.create import drop_metadata_table
+from phantombase.timeline.metadata_table.index_definitions import INDEX_DEFINITIONS
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.indexed_table import AT_ONCE
 from tests.hudi.judge.client import METADATA_TABLE, Judge
@@ -111,6 +115,29 @@ def test_hudi_looks_values_up_in_what_was_built(judge: Judge, version: int, tmp_
     assert (missed, left > 5) == (0, True)
     judge.upsert(path, rows(range(2, 30, 4), 11), INDEXED)
     assert validated(open_table(path)).good
+    assert asked(judge, path)[1] == 0
+
+
+@versions(deep=[9])
+def test_a_dropped_metadata_table_leaves_what_hudi_builds(judge: Judge, version: int, tmp_path: Path) -> None:
+    """A write took the index out; the command that drops the metadata table dies, and is run again."""
+    path = tmp_path / "table"
+    judge.create(path, "t", rows(range(20), 1), version=version, partition_field="p", options=INDEXED)
+    build(path)
+    writer(rows(range(3, 40, 5), 9, "\U0001f600")).upsert(str(path))
+    assert CITY not in open_table(path).config.built_metadata_partitions
+    with mock.patch.object(create, "put_back_definitions", side_effect=KeyboardInterrupt), suppress(KeyboardInterrupt):
+        drop_metadata_table(open_table(path), ProcessLock("x"))
+    drop_metadata_table(open_table(path), ProcessLock("x"))
+    assert CITY in (path / INDEX_DEFINITIONS).read_text()
+    assert asked(judge, path)[1] == 0
+    judge.upsert(path, rows(range(3, 40, 5), 10, "Rome"), METADATA_TABLE)
+    assert asked(judge, path)[1] == 0
+    judge.upsert(path, rows(range(2, 30, 4), 11), INDEXED)
+    assert asked(judge, path)[1] == 0
+    if CITY not in open_table(path).config.built_metadata_partitions:
+        assert CITY in build(path)
+    assert secondary_entries(path, CITY) == true_secondary(path, "city")
     assert asked(judge, path)[1] == 0
 
 
