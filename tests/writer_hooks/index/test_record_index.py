@@ -43,7 +43,7 @@ from tests.support.compaction_steps import run_one
 from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.places import SEED
 from tests.support.record_indexes import check_index, indexed_places, keys, rows, true_places
-from tests.support.selection import deep
+from tests.support.selection import ALL, deep
 from tests.support.written_tables import check_nothing_left
 
 
@@ -137,7 +137,7 @@ def test_compactions_and_services_leave_it_true(path: Path) -> None:
 
 
 @one_of("path", "v6", "v9", "v8", indirect=True)
-@pytest.mark.parametrize("seed", range(SEED, SEED + 2))
+@pytest.mark.parametrize("seed", range(SEED, SEED + (2 if ALL else 1)))
 def test_random_writes(path: Path, seed: int) -> None:
     """In any order, with plans and compactions between them."""
     pick = random.Random(seed)
@@ -248,7 +248,7 @@ def test_merge_into_keeps_it(path: Path) -> None:
     assert set(check_index(path)) == (before | keys(4, 70)) - keys(6)
 
 
-@pytest.mark.parametrize("portion", [1 << 19, 3])
+@one_of("portion", 3, 1 << 19)
 def test_overwrites_keep_it(path: Path, portion: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys of replaced file groups are gone from it, but for those that are written again."""
     monkeypatch.setattr(index_logs, "_PORTION_ROWS", portion)
@@ -451,8 +451,11 @@ WRITES: dict[str, Callable[[str], object]] = {
 }
 
 
-@pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("loss", [-1, 5])
+@pytest.mark.parametrize(
+    ("loss", "write"),
+    [(-1, write) if number % 2 else (5, write) for number, write in enumerate(WRITES)]
+    + [deep(5, write) if number % 2 else deep(-1, write) for number, write in enumerate(WRITES)],
+)
 def test_a_write_on_an_index_that_lacks_entries_takes_it_out(
     loss: int, write: str, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -474,7 +477,7 @@ def test_a_write_on_an_index_that_lacks_entries_takes_it_out(
     }
 
 
-@pytest.mark.parametrize("write", WRITES)
+@one_of("write", *WRITES)
 def test_an_index_that_a_restore_of_hudi_has_emptied_is_taken_out(write: str, tmp_path: Path) -> None:
     """Its keys stay in one partition: the table is still one of a global index."""
     path = unzip_golden("more/v9_restored_index", tmp_path)

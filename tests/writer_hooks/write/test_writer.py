@@ -60,7 +60,7 @@ def test_a_table_is_made_and_written(version: int, buckets: int | None, log_form
     assert set(read(path)) == {f"k{n:04d}" for n in (*range(60), 100)} - {"k0001", "k0002"}
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, *map(deep, range(3, 6))])
+@pytest.mark.parametrize("seed", [0, *map(deep, range(1, 6))])
 @pytest.mark.parametrize("buckets", [None, 3], ids=["key index", "buckets"])
 @one_of("version", 6, 9)
 def test_random_batches_read_as_the_model_says(version: int, buckets: int | None, seed: int, tmp_path: Path) -> None:
