@@ -213,6 +213,8 @@ def _state(
         return "unscheduled", "unscheduling was not finished: run it again, or the next run executes the plan"
     if found.work:
         note = WorkNote.from_note(seen.heartbeat.note) if seen.heartbeat is not None else None
+        if seen.cancelled is not None:
+            return "running", f"its work was cancelled {seen.cancelled}; its process stops at its next check"
         return ("waiting", _WAITS_FOR_WRITES) if note is not None and note.waiting > 0 else ("running", None)
     if seen.clustering is PlanOwner.HUDI_AT_WORK:
         return "foreign", "Hudi executes it; if its process is dead, Hudi's next clustering does"
@@ -271,13 +273,13 @@ def _left_by_others(found: PendingCompaction, seen: InstantSnapshot) -> str | No
     beat = seen.heartbeat
     if found.foreign:
         return "a Hudi executor left it unfinished; the next run takes it over"
+    if seen.cancelled is not None:  # nothing of it is adopted
+        return f"its work was cancelled {seen.cancelled}; the next run executes the plan"
     if beat is not None and beat.owner is not None:
         end = "has ended" if beat.owner_gone else "is silent"
         return f"process {beat.owner.pid} on {beat.owner.host} {end}; the next run adopts what it finished"
     if seen.failures:
         return f"failed {len(seen.failures)} times so far, last with {_words(seen.failures[-1])}"
-    if seen.cancelled is not None:
-        return f"its work was cancelled {seen.cancelled}; the next run executes the plan"
     if seen.revoked_why is not None:
         return f"its decision was revoked: {seen.revoked_why}; the next run executes the plan again"
     if not isinstance(seen.outcomes, PhantombaseError) and None in seen.outcomes.values():

@@ -92,6 +92,8 @@ def test_the_process_at_work_stops_at_its_next_check_and_says_who_cancelled(tmp_
         done = LocalRunner(1)(storage, tasks, lambda done, total: None)
         assert command(path, instant, "--dry-run")[1]["attempts"] == [1]
         answer.append(command(path, instant, "--reason", "too large"))
+        (row,) = json.loads(CliRunner().invoke(app, ["status", str(path), "--json"]).stdout)["pending"]
+        assert (row["state"], "too large; its process stops" in row["why"]) == ("running", True)
         at_work.set()
         progress(len(done), len(tasks))
         raise AssertionError("it went on")
