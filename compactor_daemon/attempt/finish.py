@@ -34,11 +34,13 @@ from phantombase.timeline.instants.reserved_times import (
     staged_files,
 )
 from phantombase.timeline.locks.heartbeat import heartbeat_path, read_heartbeat
+from phantombase.timeline.locks.pause import COMPACTION, held_by
 from phantombase.timeline.locks.table_lock import StorageLock, TableLock
 from phantombase.timeline.prefetch import Threads
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.storage.staged_file import PLACED, abort_uploads
 from phantombase.timeline.table.in_progress import (
     READ_INSIDE,
@@ -91,8 +93,12 @@ class Releasable(Protocol):
 
 
 def sweep_table(table: Table, lock: TableLock, take: Callable[[str], Releasable | None]) -> bool:
-    """Finishes instants of which `take` gives a claim; whether nothing was left."""
-    for instant in (littered := littered_instants(table)):
+    """Finishes instants of which `take` gives a claim; whether nothing was left. False: the table is paused."""
+    seen = table.snapshot()
+    if held_by(seen.storage, COMPACTION) is not None:
+        return False
+    table = seen.on_storage(without_snapshot(seen.storage))  # with its settings of now
+    for instant in (littered := _littered(seen)):
         if (held := take(instant)) is None:
             continue
         try:
@@ -101,7 +107,8 @@ def sweep_table(table: Table, lock: TableLock, take: Callable[[str], Releasable 
             _log.warning("not_finished", table=table.storage.base_path, instant=instant, error=str(error))
         finally:
             held.release()
-    forget_archived(table)
+    _forget_archived(table, seen)
+    abort_abandoned_uploads(table.storage)
     return not littered
 
 

@@ -35,7 +35,7 @@ from .table_state import DaemonOrder, SeenLag, TableState, in_order
 
 UPKEEP_LEAST = 16
 """The least number of snapshots and requests at a time."""
-_SWEEPS = 4
+_SWEEPS = 8
 """The most sweeps at a time: with the report that follows, one takes as long as tens of snapshots of an idle table."""
 _REST_POLLS, _REST_MOST_S = 6, 60.0
 """A table at rest is listed at each such poll, if these are not further apart."""

@@ -63,7 +63,7 @@ from .work import Observer, Reporter, RunningWork, Summary
 _log = get_logger()
 _SUSPENDED_MAX = 32
 """The most instants that wait for writes in a thread of their own; further ones hold their slot while they wait."""
-_UPKEEP_THREADS = 8
+_UPKEEP_THREADS = 16
 _QUEUED_S, _QUEUED_MAX, _LATEST = 0.1, 256, 1 / 16
 """Snapshots wait in the queue for at most about this time, so that a doorbell does too, and at most this number.
 

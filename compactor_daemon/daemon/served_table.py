@@ -36,7 +36,7 @@ from phantombase.timeline.instants.reserved_times import record_names
 from phantombase.timeline.instants.table_clock import TimelineMark
 from phantombase.timeline.instants.timeline import Timeline, pending_writer
 from phantombase.timeline.instants.triggers import Trigger
-from phantombase.timeline.locks.pause import COMPACTION, SILENCE, KnownPauses, Pause, held_by, pauses, refuse_paused
+from phantombase.timeline.locks.pause import COMPACTION, SILENCE, KnownPauses, Pause, pauses, refuse_paused
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.planning.options import Pace, ScheduleOptions, past_runs
@@ -354,10 +354,8 @@ class TableOnStorage:
         seen, calm = () if self.timeline is None else self.timeline.instants, self._calm
         if calm is not None and calm.table.timeline.instants == self._swept and time.monotonic() < self._sweep_at:
             return
-        table = self._open()
-        if held_by(table.storage, COMPACTION) is None:
-            is_clean = sweep_table(table, self._lock, self.claims.take)
-            self._swept, self._sweep_at = seen if is_clean else (), time.monotonic() + _SWEPT_S
+        is_clean = sweep_table(self._opened or self._open(), self._lock, self.claims.take)
+        self._swept, self._sweep_at = seen if is_clean else (), time.monotonic() + _SWEPT_S
 
     def serve(
         self, every_s: float, stopping: Callable[[], bool], handing_over: Callable[[], bool] = lambda: False

@@ -356,15 +356,15 @@ def test_whatever_is_known_decisions_keep_the_rules(
 def test_sweeps_and_looks_do_not_wait_for_each_other() -> None:
     """Few sweeps run at a time, those that are overdue for longest; also where looks are behind."""
     late = {f"t{n}": replace(SEEN, snapshot_at=NOW - n) for n in range(1, 99)}
-    unswept = {f"s{n}": replace(SEEN, sweep_at=NOW - n) for n in range(9)}
-    first_ones = [Sweep("s8"), Sweep("s7"), Sweep("s6"), Sweep("s5")]
+    unswept = {f"s{n}": replace(SEEN, sweep_at=NOW - n) for n in range(13)}
+    first_ones = [Sweep(f"s{n}") for n in range(12, 4, -1)]
     assert decided({**unswept, **late}).actions == (*(Relist(f"t{n}") for n in range(98, 82, -1)), *first_ones)
-    busy = {name: replace(one, busy=True, sweeping=True) for name, one in unswept.items() if name in {"s8", "s7"}}
+    busy = {name: replace(one, busy=True, sweeping=True) for name, one in unswept.items() if name in {"s12", "s11"}}
     found = decided({**unswept, **late, **busy}).actions
-    assert [a for a in found if isinstance(a, Sweep)] == [Sweep("s6"), Sweep("s5")]
-    assert len(found) == 18
+    assert [a for a in found if isinstance(a, Sweep)] == first_ones[2:]
+    assert len(found) == 22
     awake = Resting().awake({**unswept, **late}, NOW, Rules(), 2)
-    assert awake.keys() == {"s8", "s7", "s6", "s5", "t98", "t97"}
+    assert awake.keys() == {*(one.table for one in first_ones), "t98", "t97"}
     assert not replace(SEEN, busy=True, sweeping=True).after_trouble(NOW, 10_000).sweeping
 
 
