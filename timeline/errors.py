@@ -88,7 +88,7 @@ class PhantombaseError(Exception):
         cause = self.cause = self.cause or self.__cause__
         while cause is not None:
             reason = cause.what if isinstance(cause, PhantombaseError) else reason_of(cause)
-            if reason not in str(self) and not isinstance(cause, FileNotFoundError):
+            if reason not in str(self) and not isinstance(cause, (FileNotFoundError, NotADirectoryError)):
                 break
             cause = cause.__cause__
         self.__cause__ = cause

@@ -47,16 +47,16 @@ def spelled(function: Callable[_P, _T]) -> Callable[_P, _T]:
     form = signature(function)
     kinds = {name: one.kind for name, one in form.parameters.items()}
     place = next((name for name in kinds if name in _PLACES), None)
+    label = "{}" if function.__name__.startswith("_") else f"{{}} of {function.__name__}"
 
     @wraps(function)
     def call(*args: _P.args, **options: _P.kwargs) -> _T:
         bound = _bound(form, function.__name__, args, options)
         hints = _hints_of(function)
-        for name, value in bound.arguments.items():
-            if kinds[name] in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) or name not in hints:
-                continue
-            bound.arguments[name] = _taken(hints[name], value, name)
         try:
+            for name, value in bound.arguments.items():
+                if kinds[name] not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) and name in hints:
+                    bound.arguments[name] = _taken(hints[name], value, label.format(name))
             return function(*bound.args, **bound.kwargs)
         except PhantombaseError as error:
             given = (
@@ -64,7 +64,7 @@ def spelled(function: Callable[_P, _T]) -> Callable[_P, _T]:
             )
             base: Any = getattr(getattr(given, "storage", None), "base_path", given)
             base = base.__fspath__() if hasattr(base, "__fspath__") else base
-            if isinstance(base, str):
+            if isinstance(base, str) and base.strip():
                 error.place(base if ":" in base else str(Path(base).absolute()), base)
             error.alone()
             raise

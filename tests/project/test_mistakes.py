@@ -247,6 +247,13 @@ def test_places_of_a_newcomer(fails: Fails, table: Path, tmp_path: Path, monkeyp
     for other in ("delta", "iceberg", "delta/x"):
         with pytest.raises(UsageError, match="a table cannot be made here"):
             writer(TRIPS).table("t").key("id").upsert(other)
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file/t", Path("/proc/t")):
+        for call in (read, status, writer(TRIPS).table("t").key("id").upsert):
+            with pytest.raises(PhantombaseError, match=rf"{place}.*(Check the path|base path|takes folders)") as raised:
+                call(place)
+            assert "".join(format_exception(raised.value)).count("Traceback (most") == 1
+    (tmp_path / "file").unlink()
     assert traces(tmp_path) == before
 
 
@@ -283,6 +290,7 @@ IN_PYTHON: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda path: writer(_ROWS).table("t", version="nine").key("id").upsert(path), "not a value of version"),  # type: ignore[arg-type]
     (lambda _: writer(_ROWS).config(Path("/nowhere.toml")), "at /nowhere.toml"),
     (lambda _: writer(_ROWS).conf(None), "not a dictionary of configurations"),  # type: ignore[arg-type]
+    (lambda _: writer(_ROWS).buckets("one"), "not a value of count of buckets; expected a whole number"),  # type: ignore[arg-type]
     (lambda path: writer(_ROWS).foreach_batch(path, operation="upser"), "expected UPSERT"),
     (lambda _: writer(_ROWS).upsert(None), "not a path.*found None"),  # type: ignore[arg-type]
     (lambda path: read(path, colums=["id"]), r"read has no such option.*Did you mean columns\?"),  # type: ignore[call-arg]
@@ -292,14 +300,14 @@ IN_PYTHON: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda path: erase(path), "missing a required argument: 'keys'"),  # type: ignore[call-arg]
     (lambda path: schedule(path, sole_writers=True), r"Did you mean sole_writer\?"),  # type: ignore[call-arg]
     (lambda path: compact(path, exectue=None), r"Did you mean execute\?"),  # type: ignore[call-arg]
-    (lambda path: compact(path, output="x"), "not a value of output; expected OutputOptions"),  # type: ignore[arg-type]
-    (lambda path: schedule(path, CleanOptions()), "not a value of options; expected ScheduleOptions"),  # type: ignore[arg-type]
-    (lambda path: schedule(path, lock=5), "not a value of lock; expected a text; found 5"),  # type: ignore[arg-type]
+    (lambda path: compact(path, output="x"), "not a value of output of compact; at .*expected OutputOptions"),  # type: ignore[arg-type]
+    (lambda path: schedule(path, CleanOptions()), "not a value of options of schedule; at .*expected ScheduleOptions"),  # type: ignore[arg-type]
+    (lambda path: schedule(path, lock=5), "not a value of lock of schedule; at .*expected a text; found 5"),  # type: ignore[arg-type]
     (lambda path: schedule(path, lock="zk:a:1/b", dry_run=True), "unknown lock provider; at .*found zk:a:1/b"),
-    (lambda path: schedule(path, sole_writer="no"), "not a value of sole_writer; expected True or False"),  # type: ignore[arg-type]
-    (lambda path: pause(path, "x", until="2030-01-01"), "not a value of until; expected a datetime"),  # type: ignore[arg-type]
+    (lambda path: schedule(path, sole_writer="no"), "sole_writer of schedule; at .*expected True"),  # type: ignore[arg-type]
+    (lambda path: pause(path, "x", until="2030-01-01"), "not a value of until of pause; at .*expected a datetime"),  # type: ignore[arg-type]
     (lambda path: pause(path, "x", services=[1]), "nothing that can be paused.*found 1"),  # type: ignore[list-item]
-    (lambda path: cancel(path, None), "not a value of instant; expected a text; found None"),  # type: ignore[arg-type]
+    (lambda path: cancel(path, None), "not a value of instant of cancel; at .*expected a text; found None"),  # type: ignore[arg-type]
     (lambda path: read(""), "not a path"),
     (lambda path: read(path, storage_options=[1]), "a dictionary, like"),  # type: ignore[arg-type]
     (lambda path: read(path, storage_options={"regoin": "x"}), "Did you mean region"),

@@ -205,8 +205,12 @@ class LocalStorage:
             return _link(temporary, full)
 
     def make_folder(self, folder: str) -> None:
-        with _translated(self._full(folder)):
-            os.makedirs(self._full(folder), exist_ok=True)
+        with _translated(full := self._full(folder)):
+            try:
+                os.makedirs(full, exist_ok=True)
+            except FileNotFoundError as error:  # of file systems such as /proc
+                todo = "Choose a place on a file system that takes folders."
+                raise StorageError("no folder can be made here", path=full, todo=todo) from error
 
     def place(self, source: str, target: str) -> bool:
         with _translated(self._full(source)):

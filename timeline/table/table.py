@@ -76,7 +76,8 @@ class Table:
         path = path_text(path)
         storage = open_storage(path, storage_options)
         if storage.is_file_system and ((entry := storage.find("")) is None or not entry.is_folder):
-            raise NotATableError("no such folder", path=storage.base_path, expected="the base path of a Hudi table")
+            what = "no such folder" if entry is None else "a file lies where a folder is expected"
+            raise NotATableError(what, path=storage.base_path, expected="the base path of a Hudi table")
         return Table.on(storage, reading=reading)
 
     @staticmethod

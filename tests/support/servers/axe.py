@@ -1,4 +1,4 @@
-"""The accessibility rules of axe-core, for a page in a browser (`chromium`)."""
+"""Packages of npm, and of these axe-core: the accessibility rules for a page in a browser (`chromium`)."""
 
 from __future__ import annotations
 
@@ -20,29 +20,27 @@ _NOT_ASKED = {"meta-refresh": "pages that read themselves again have a link that
 
 
 def source() -> str:
-    """The script, from npm's package the first time. NotInstalledError."""
-    script = cache() / f"axe-core-{_VERSION}.js"
-    script.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{script}.lock"):
-        if not script.exists():
-            _fetch(script)
-    return script.read_text()
+    """The script. NotInstalledError."""
+    return (npm_package("axe-core", _VERSION) / "axe.min.js").read_text()
 
 
-def _fetch(script: Path) -> None:
-    if shutil.which("npm") is None:
-        raise NotInstalledError(f"axe-core comes with npm, which is missing; or put it at {script}")
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["npm", "pack", f"axe-core@{_VERSION}", "--silent"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_MAX_S)
-        if done.returncode != 0:
-            raise NotInstalledError(f"`{' '.join(command)}` failed: {(done.stdout + done.stderr)[-1000:]}")
-        with tarfile.open(Path(folder) / done.stdout.split()[-1]) as archive:
-            member = archive.extractfile("package/axe.min.js")
-            assert member is not None
-            whole = script.with_suffix(".new")
-            whole.write_bytes(member.read())
-            whole.rename(script)
+def npm_package(name: str, version: str) -> Path:
+    """The folder of a package without dependencies, from npm the first time. NotInstalledError."""
+    folder = cache() / f"{name}-{version}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            if shutil.which("npm") is None:
+                raise NotInstalledError(f"{name} comes with npm, which is missing; or put it at {folder}")
+            with tempfile.TemporaryDirectory(dir=folder.parent) as new:
+                command = ["npm", "pack", f"{name}@{version}", "--silent"]
+                done = subprocess.run(command, cwd=new, capture_output=True, text=True, timeout=_MAX_S)
+                if done.returncode != 0:
+                    raise NotInstalledError(f"`{' '.join(command)}` failed: {(done.stdout + done.stderr)[-1000:]}")
+                with tarfile.open(Path(new) / done.stdout.split()[-1]) as archive:
+                    archive.extractall(new, filter="data")
+                Path(new, "package").rename(folder)
+    return folder
 
 
 def question() -> str:
