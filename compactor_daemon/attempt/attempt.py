@@ -32,7 +32,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.table.in_progress import check_version, exclusive
-from phantombase.timeline.table.table import Table, TableSchema
+from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 
 from ..options import AttemptOptions
 from .compaction import Compaction
@@ -71,7 +71,8 @@ def keep_slot() -> AbstractContextManager[bool]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """An opened attempt, and what was found when it was opened. `barrier`: writes that were pending then and must end
-    before the decision. `trace`: what a dead Hudi executor left."""
+    before the decision. `trace`: what a dead Hudi executor left. `seen`: of an object store, what was listed for the
+    barrier, with the records: the first round of `stage` needs nothing newer."""
 
     instant: str
     number: int
@@ -79,6 +80,7 @@ class Attempt:
     barrier: frozenset[str]
     trace: ForeignTrace
     table_version: int
+    seen: Snapshot | None = None
 
 
 def open_attempt(table: Table, instant: str, options: AttemptOptions, job: Job | None = None) -> Attempt:
@@ -96,6 +98,7 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions, job: Job |
         _log.info("attempt_declared_dead", instant=instant, attempt=number)
     number = open_next(storage, instant, who)
     table = table.snapshot(same_settings=True)
+    list_ahead(table.storage, [table.config.timeline_folder], records=True)
     _refuse_unscheduled(table, job, who)
     return Attempt(
         instant=instant,
@@ -104,6 +107,7 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions, job: Job |
         barrier=job.barrier(table),
         trace=trace,
         table_version=table.config.version,
+        seen=None if storage.is_file_system else table,
     )
 
 
@@ -142,9 +146,9 @@ def stage(
     adopted: Mapping[str, SliceDone] | None = None
     own: dict[int, SliceDone] = {}
     before: Mapping[int, SliceDone] = {}
-    for _ in range(options.redo_max):
+    for number in range(options.redo_max):
         check()
-        seen = table.snapshot(same_settings=True)
+        seen = (attempt.seen if number == 0 else None) or table.snapshot(same_settings=True)
         list_ahead(seen.storage, [seen.config.timeline_folder], records=adopted is None)
         waiting = _pending_of(seen, attempt)
         tasks, schema = attempt.job.tasks(seen, attempt.number, output)

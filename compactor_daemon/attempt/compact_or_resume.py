@@ -37,7 +37,7 @@ from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.snapshot import without_snapshot
-from phantombase.timeline.storage.staged_file import probe_partitions
+from phantombase.timeline.storage.staged_file import probed_partitions
 from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.table import Table, from_one_snapshot
 
@@ -107,13 +107,17 @@ def preflight(
     headers of log blocks are read. Decided instants are not checked, because publishing reads no log blocks. An error
     that concerns all instants is raised: one of the table's schema, for example, or ClockError when this process must
     not choose a completion time."""
-    table.facts.read_ahead(table.load_timeline())
     refused: dict[str, PhantombaseError] = {}
-    plans: dict[str, CompactionPlan] = {}
+    undecided = list[str]()
     for instant in instants:
         with _collected(refused, instant):
             if find_decision(table.storage, instant) is None:
-                plans[instant] = table.compaction_plan(instant)
+                undecided.append(instant)
+    table.facts.read_ahead(table.load_timeline(), every=bool(undecided))
+    plans: dict[str, CompactionPlan] = {}
+    for instant in undecided:
+        with _collected(refused, instant):
+            plans[instant] = table.compaction_plan(instant)
     if not plans:
         return refused
     try:
@@ -205,7 +209,7 @@ def compact_instant(
 
     report()
 
-    with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note()) as beats:
+    with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note(), at_once=True) as beats:
         if isinstance(work, CommitDecision):
             decision = work
         else:
@@ -220,11 +224,13 @@ def compact_instant(
                 check=limit.check,
                 report=report,
                 wait_scope=wait_scope,
+                begun=beats.check_begun,
             )
+        beats.check_begun()
         # A request to an object store that failed may still be answered: until then no process cancels a clustering.
         beats.keep_on_error = job is not None and not storage.is_file_system
         publish(table, decision, lock)
-        storage = retire(table, decision).storage
+        storage = retire(table, decision, beats).storage
     result = _summary(storage, decision, time.monotonic() - started, resumed=isinstance(work, CommitDecision))
     _log.info(
         "compacted" if job is None else "clustered",
@@ -249,9 +255,10 @@ def decide(
     check: Callable[[], None] = lambda: None,
     report: Callable[..., None] = lambda **_: None,
     wait_scope: WaitScope = keep_slot,
+    begun: Callable[[], None] = lambda: None,
 ) -> CommitDecision:
     """Brings an opened attempt to its decision. `check`: raises where the work must end. `report`: gets what changes in
-    the note of the heartbeat."""
+    the note of the heartbeat. `begun`: raises its error, before anything is staged."""
     storage, job = table.storage, work.job
     watch = ForeignWatch(table, work.instant, work.number, work.trace, options.foreign_poll_s, requested=job.requested)
 
@@ -265,6 +272,7 @@ def decide(
         progress(done, total)
 
     def run(tasks: Tasks) -> list[SliceDone]:
+        check_tried()
         report(done=0, total=len(tasks), bytes=sum(task.read_bytes for task in tasks))
         return runner(storage, tasks, checked)
 
@@ -275,10 +283,14 @@ def decide(
             yield is_patient
         report(waiting=0)
 
-    with _death_explains_errors(storage, work):
-        probe_partitions(storage, job.partitions)
+    def check_tried() -> None:
+        begun()
+        probed()
+
+    with _death_explains_errors(storage, work), probed_partitions(storage, job.partitions) as probed:
         done, schema = stage(table, work, output, options, run, check_all, waiting)
         note_work(core_seconds=sum(one.seconds for one in done))
+        check_tried()  # every slice may have been adopted
         return decide_commit(table, work, done, schema, lock, dict(options.properties))
 
 

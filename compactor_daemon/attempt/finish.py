@@ -73,7 +73,7 @@ def finish_completed(table: Table, lock: TableLock) -> Snapshot:
     """Finishes instants that are no longer pending, where earlier runs were killed; returns a snapshot after that. An
     error of one instant does not stop the others; the first error is raised at the end."""
     failed: PhantombaseError | None = None
-    seen = table.snapshot()
+    seen = table.snapshot(also=(TEMPORARY,))
     for instant in (littered := _littered(seen)):
         try:
             finish(table, instant, lock)
@@ -307,13 +307,13 @@ def forget_archived(table: Table) -> None:
     """Removes the records of archived instants, on which no process can act any more, and abandoned files. The records
     of an unfinished instant are kept. Another process may be about to revert its files, or has failed to do so; without
     the records nothing shows that these files must not be read."""
-    _forget_archived(table, table.snapshot())
+    _forget_archived(table, table.snapshot(also=(TEMPORARY,)))
     abort_abandoned_uploads(table.storage)
 
 
 def _forget_archived(table: Table, seen: Table) -> None:
     """`seen`: a snapshot of the table; if it shows that nothing is archived, nothing else is read."""
-    remove_abandoned(table.storage)
+    remove_abandoned(seen.storage)
     start = seen.load_timeline().start
     if all(instant >= start for instant in recorded_instants(seen.storage)):
         return

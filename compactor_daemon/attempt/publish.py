@@ -38,7 +38,7 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName, par
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.reserved_times import attempt_folder, staged_files
-from phantombase.timeline.locks.heartbeat import heartbeat_path
+from phantombase.timeline.locks.heartbeat import Heartbeats, heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.column_range import ColumnRange
 from phantombase.timeline.metadata_table.create import drop_unrecorded
@@ -47,7 +47,7 @@ from phantombase.timeline.metadata_table.record_index import has_one_record_inde
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare, with_index_logs
 from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.prefetch import AHEAD, at_once
-from phantombase.timeline.storage.contract import Storage, listed_if_there
+from phantombase.timeline.storage.contract import Requests, Storage, counted_requests, listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.snapshot import list_ahead, without_snapshot
 from phantombase.timeline.storage.staged_file import place_staged
@@ -86,7 +86,8 @@ def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
     """Gives the decided files their final names and completes the instant; may be repeated. ConflictError: another
     process completed the instant first, the decision is not valid any more (`validity`), or the table changed. Files
     that only the decision names have no final names then."""
-    table = table.snapshot()
+    partitions = _partitions(decision)
+    table = table.snapshot(also=partitions)
     placed, update = replace(decision, placements=()), None
     job, family = job_of(table, decision), decided_instant(table, decision).family
     if (
@@ -95,10 +96,13 @@ def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
         and _is_publishable(table, decision)
     ):
         placed = job.current(table, decision)
-        _place_all(table, placed)
+        _place_all(table, placed, is_final=False)
         update = prepare(table, _change(table, placed))
     keys = _keys_before(table, decision)
-    with exclusive(table, lock, f"complete a {job.name}", OF_ATTEMPT, cached=True) as table:
+    with (
+        exclusive(table, lock, f"complete a {job.name}", OF_ATTEMPT, cached=True, also=partitions) as table,
+        counted_requests() as since,
+    ):
         done = completed_compaction(table, decision.instant, family)
         if done is not None:
             _check_ours(table, done, decision)
@@ -114,7 +118,11 @@ def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
         change = _change(table, kept)
         if change.moves_rows:
             change = replace(change, keys=_keys(table, kept, keys) or change.keys)
-        _complete(table, job, decision, kept, change, update)
+        _complete(table, job, decision, kept, change, update, since)
+
+
+def _partitions(decision: CommitDecision) -> list[str]:
+    return sorted({p.final.rpartition("/")[0] for p in decision.placements})
 
 
 def _keys_before(table: Table, decision: CommitDecision) -> RecordedKeys | str | None:
@@ -146,12 +154,20 @@ def _keys(table: Table, decision: CommitDecision, known: RecordedKeys | str | No
 
 
 def _complete(
-    table: Table, job: Job, decision: CommitDecision, kept: CommitDecision, change: Change, update: Update | None
+    table: Table,
+    job: Job,
+    decision: CommitDecision,
+    kept: CommitDecision,
+    change: Change,
+    update: Update | None,
+    since: Requests,
 ) -> None:
-    """Puts the completed file under the lock. `kept`: the decision without the files that must not be placed."""
+    """Puts the completed file under the lock. `kept`: the decision without the files that must not be placed. `since`:
+    what was asked of an object store since the snapshot of the section."""
     apply_update(table, change, update)
     path = _completed_path(table, decision)
-    table = table.snapshot()  # again: the steps since the last snapshot may have taken long
+    if table.storage.is_file_system or since.number:
+        table = table.snapshot()  # again: the steps since the last snapshot may have taken long
     job.begin_completing(table, decision)
     family = decided_instant(table, decision).family
     if not completed_commits(table, decision.instant, family):  # a Hudi executor may have completed it without the lock
@@ -213,10 +229,11 @@ def _is_publishable(table: Table, decision: CommitDecision) -> bool:
     return validity_of(table, decision).validity is Validity.VALID
 
 
-def _place_all(table: Table, decision: CommitDecision) -> None:
+def _place_all(table: Table, decision: CommitDecision, *, is_final: bool = True) -> None:
     """Gives each file of a decision its final name, unless it has it already. ConflictError: a partition was removed; a
-    file placed there would create a folder that no listing shows as a partition."""
-    partitions = sorted({p.final.rpartition("/")[0] for p in decision.placements})
+    file placed there would create a folder that no listing shows as a partition. `is_final`: False before the section,
+    whose own listing shows the size of each file."""
+    partitions = _partitions(decision)
     list_ahead(table.storage, partitions)
     for partition in partitions:
         if partition and listed_if_there(table.storage, partition) is None:
@@ -232,7 +249,11 @@ def _place_all(table: Table, decision: CommitDecision) -> None:
     storage = without_snapshot(table.storage) if table.storage.is_file_system else table.storage
     merging = threading.Lock()  # each merge takes the memory that the options allow
     threads = 1 if table.storage.is_file_system else AHEAD
-    at_once(decision.placements, lambda placement: place(table, decision, placement, storage, merging), threads)
+    at_once(
+        decision.placements,
+        lambda placement: place(table, decision, placement, storage, merging, is_final=is_final),
+        threads,
+    )
 
 
 def _check_publishable(table: Table, decision: CommitDecision) -> None:
@@ -261,11 +282,13 @@ def place(
     placement: Placement,
     storage: Storage | None = None,
     merging: AbstractContextManager[object] = _ALONE,
+    *,
+    is_final: bool = True,
 ) -> None:
     """Gives one file of a decision its final name, see `place_staged`. A file without a staged copy is merged again.
 
     `storage`: shows whether the file has its name; by default that of the table, which may be a snapshot. `merging`:
-    entered while it is merged again."""
+    entered while it is merged again. `is_final`: see `_place_all`."""
 
     def lost() -> str:
         now = table.snapshot(cached=False)  # the files before this one may have taken long to place
@@ -273,7 +296,9 @@ def place(
         with merging:
             return job_of(now, decision).make_again(now, decision, placement)
 
-    place_staged(storage or table.storage, placement.staged, placement.final, placement.size, lost)
+    storage = storage or table.storage
+    is_checked = is_final or storage.is_file_system
+    place_staged(storage, placement.staged, placement.final, placement.size, lost, is_checked=is_checked)
 
 
 def _check_ours(table: Table, done: Instant, decision: CommitDecision) -> None:
@@ -297,11 +322,11 @@ def _check_ours(table: Table, done: Instant, decision: CommitDecision) -> None:
     )
 
 
-def retire(table: Table, decision: CommitDecision) -> Table:
+def retire(table: Table, decision: CommitDecision, beats: Heartbeats | None = None) -> Table:
     """Places missing files again, then removes strays of the instant, staged data and the heartbeat. Returns its
     snapshot of the table, which shows the partitions of the decision. MissingFileError: the decision is not published.
-    ConflictError: a rollback names the instant."""
-    table = table.snapshot()
+    ConflictError: a rollback names the instant. `beats`: of this process; its file is removed with the rest."""
+    table = table.snapshot(also=_partitions(decision))
     job, family = job_of(table, decision), decided_instant(table, decision).family
     done = completed_compaction(table, decision.instant, family)
     if done is None:
@@ -336,7 +361,11 @@ def retire(table: Table, decision: CommitDecision) -> Table:
             place(table, decision, placement)
     job.end(table, decision, done)
     remove_strays(table, done, _groups(table, decision))
+    if beats is not None:
+        beats.end()
     remove_staged(table.storage, decision.instant, [one.staged for one in decision.placements])
+    if beats is not None:
+        beats.is_removed = True
     return table
 
 

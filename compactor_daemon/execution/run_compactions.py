@@ -35,7 +35,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.locks.pause import COMPACTION, refuse_paused
-from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.locks.table_lock import POLICIES, table_lock
 from phantombase.timeline.metadata_table.record_index import check_keepable
 from phantombase.timeline.option import path_text, spelled_class
 from phantombase.timeline.prefetch import Threads
@@ -104,12 +104,13 @@ def run_compactions(
     else:
         table = Table.open(path, all_storage_options([path], storage_options, execute, runner))
     table = table.with_clock(clock or ClockOptions())
-    held = table_lock(table.storage, lock, sole_writer=sole_writer)
+    seen = table.snapshot(reads=(POLICIES,))
+    held = table_lock(table.storage, lock, sole_writer=sole_writer, seen=seen.storage)
     if drop_metadata and not limit.closed:
         from phantombase.timeline.metadata_table.create import drop_metadata_table  # late, see `_pending`
 
         table = drop_metadata_table(table, held)  # also if nothing is pending, or executable
-    seen = table.snapshot()
+        seen = table.snapshot()
     instants = _pending(seen, instant)
     check_keepable(table, moves_rows=False)
     if limit.closed or (not instants and not recorded_instants(seen.storage)):

@@ -31,6 +31,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ from ..clocks import Stopwatch, clock_ms
 from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..event_log import get_logger
 from ..instants.triggers import GATE_S_MAX
+from ..prefetch import Threads
 from ..record_fields import Fields
 from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS, RECORDS
@@ -167,12 +169,32 @@ def may_be_written(storage: Storage, path: str, instant: str, now_ms: int, expir
 class Heartbeats:
     """The lapses of a heartbeat. After one its process may have been declared dead, and must not complete the instant.
     `keep_on_error`: after an error the file is kept, as by Hudi, for who rolls the instant back. Set it once there is
-    something to."""
+    something to. `end` stops it: who removes the file then, with others, says so by `is_removed`."""
 
-    def __init__(self) -> None:
-        self.keep_on_error = False
+    def __init__(self, end: Callable[[], None] = lambda: None) -> None:
+        self.keep_on_error = self.is_removed = False
+        self.end = end
+        self._first: Future[None] | None = None
         self._last = Stopwatch()
         self._longest_s = 0.0
+
+    def begin(self, beat: Callable[[], None], *, at_once: bool) -> None:
+        """The first beat. `at_once`: it goes on in a thread, until `check_begun`, which raises its error."""
+        if at_once:
+            pool = Threads(1)
+            self._first = pool.submit(beat)
+            pool.shutdown(wait=False)
+        else:
+            beat()
+
+    def check_begun(self) -> None:
+        if self._first is not None:
+            self._first.result()
+
+    def settle(self) -> None:
+        """Waits for the first beat: its file must not appear after it was removed."""
+        if self._first is not None:
+            wait((self._first,))
 
     def felt(self) -> None:
         self._longest_s, self._last = max(self._longest_s, self._last.seconds()), Stopwatch()
@@ -197,13 +219,19 @@ def first_beat(storage: Storage, instant: str) -> Iterator[None]:
 
 @contextmanager
 def heartbeat(
-    storage: Storage, instant: str, interval_s: float, *, note: Callable[[], Mapping[str, Any] | None] = lambda: None
+    storage: Storage,
+    instant: str,
+    interval_s: float,
+    *,
+    note: Callable[[], Mapping[str, Any] | None] = lambda: None,
+    at_once: bool = False,
 ) -> Iterator[Heartbeats]:
     """Keeps a heartbeat for an instant, and removes it at the end; after an error, see `Heartbeats`. `note`: called at
     each beat, in another thread; returns a few plain values for the file; it must not raise. StorageError: the first
     beat failed; work without one counts as dead at once. A later one that fails is logged: see `Heartbeats` for the
-    consequence. After a kill the heartbeat becomes stale."""
-    stop, heartbeats = threading.Event(), Heartbeats()
+    consequence. After a kill the heartbeat becomes stale. `at_once`: an object store is asked for the first beat while
+    the body begins, which calls `check_begun` before it changes what others see."""
+    stop = threading.Event()
     process = asdict(Process.current())
 
     def beat() -> None:
@@ -221,21 +249,25 @@ def heartbeat(
         with _logged(instant):
             storage.delete(heartbeat_path(instant))
 
+    def end() -> None:
+        stop.set()
+        thread.join()
+
+    thread, heartbeats = threading.Thread(target=keep, name=f"heartbeat-{instant}", daemon=True), Heartbeats(end)
     try:
-        beat()
+        heartbeats.begin(beat, at_once=at_once and not storage.is_file_system)
     except PhantombaseError:
         remove()
         raise
-    thread = threading.Thread(target=keep, name=f"heartbeat-{instant}", daemon=True)
     thread.start()
     failed = True
     try:
         yield heartbeats
         failed = False
     finally:
-        stop.set()
-        thread.join()
-        if not (failed and heartbeats.keep_on_error):
+        end()
+        heartbeats.settle()
+        if not (failed and heartbeats.keep_on_error) and not heartbeats.is_removed:
             remove()
 
 

@@ -132,14 +132,22 @@ class StorageLock:
                 return None
 
 
-def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False, name: str | None = None) -> TableLock:
+def table_lock(
+    storage: Storage,
+    given: str | None,
+    *,
+    sole_writer: bool = False,
+    name: str | None = None,
+    seen: Storage | None = None,
+) -> TableLock:
     """The lock that all processes of a table share: the given one (see `parse_lock`), else one on its storage.
     `storage` names the latter too. In a given lock `{name}` stands for the name of the table (`hoodie.table.name`), and
     `{base_path_hash}` for the `base_path_hash` of its path, so that one text serves many tables. On an object store the
     lock of the storage is the one Hudi's own writers share (StorageBasedLockProvider). HDFS has none that Hudi's
-    writers share: there a ZooKeeper lock must be given, unless this process is the `sole_writer`. UsageError: no lock
-    is given on HDFS, a lock file is given for a table outside a local file system, or the table keeps another lock."""
-    return lock_on(storage, _agreed(storage, given, name), sole_writer=sole_writer, name=name)
+    writers share: there a ZooKeeper lock must be given, unless this process is the `sole_writer`. `seen`: a snapshot
+    of the storage, which has read `POLICIES`. UsageError: no lock is given on HDFS, a lock file is given for a table
+    outside a local file system, or the table keeps another lock."""
+    return lock_on(storage, _agreed(seen or storage, given, name), sole_writer=sole_writer, name=name)
 
 
 def lock_on(storage: Storage, given: str | None, *, sole_writer: bool = False, name: str | None = None) -> TableLock:

@@ -223,10 +223,10 @@ _GIVEN_BACK_MAX = 1000
 
 @contextmanager
 def hold_lease(
-    clients: Clients, key: str, shown: str, timeout_s: float, busy: LockError
+    clients: Clients, key: str, shown: str, timeout_s: float, busy: LockError, *, is_new: bool = False
 ) -> Iterator[Callable[[], bool]]:
-    """See `Storage.hold`."""
-    lease = _Lease(clients, key)
+    """See `Storage.hold`. `is_new`: there is probably no such object yet, so it is made without a look for one."""
+    lease = _Lease(clients, key, is_new)
     try:
         if not any(lease.try_take() for _ in tries(timeout_s, *_POLL_S)):
             raise busy
@@ -254,8 +254,8 @@ def hold_lease(
 class _Lease:
     """One holder's view of the lock object. `lost`: another process owns it, or it does not exist."""
 
-    def __init__(self, clients: Clients, key: str) -> None:
-        self._clients, self._key = clients, key
+    def __init__(self, clients: Clients, key: str, is_new: bool = False) -> None:
+        self._clients, self._key, self._is_new = clients, key, is_new
         self._owner = str(uuid.uuid4())
         self._version: Any = None
         self._until = 0
@@ -267,6 +267,9 @@ class _Lease:
         # While the object has the version that this process released, no other process has held the lease since.
         given_back = self._clients.known.given_back.pop(self._key, None)
         if given_back is not None and self._take(given_back):
+            return True
+        is_new, self._is_new = self._is_new, False
+        if is_new and given_back is None and self._take("create"):
             return True
         there, found = self._look()
         if self._taken.was_set():

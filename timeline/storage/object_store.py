@@ -34,6 +34,7 @@ from .object_clients import Clients, Upload, open_clients, open_object
 from .object_lease import content_tag, ensure_promises, hold_lease, read_object
 from .object_url import AZURE, ObjectUrl
 from .server_clock import ensure_agreed
+from .snapshot import is_of_instant
 from .storage_options import StorageOptions, without_secrets
 
 _MARKER = "hdi_isfolder"
@@ -298,7 +299,9 @@ class ObjectStorage:
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         ensure_agreed(self, self.clients.known)  # it puts an object, so the promises were tested
-        return hold_lease(self.clients, self.key(path), f"{self.base_path}/{path}", timeout_s, busy)
+        return hold_lease(
+            self.clients, self.key(path), f"{self.base_path}/{path}", timeout_s, busy, is_new=is_of_instant(path)
+        )
 
 
 def _entry(found: Any) -> Entry:

@@ -15,7 +15,6 @@ import builtins
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import md5
@@ -67,7 +66,7 @@ class SnapshotStorage(ForwardingStorage):
         self._lists: dict[str, builtins.list[Entry] | None] = {}
         self._named: dict[str, tuple[builtins.list[Entry], dict[str, Entry]]] = {}
         self._changed: defaultdict[str, set[str]] = defaultdict(set)
-        self._read: dict[str, bytes] = {}
+        self._read: dict[str, bytes | None] = {}
         self._records: Sequence[tuple[str, Entry]] | None = None
         self._records_in: dict[str, dict[str, Entry]] = {}
 
@@ -141,25 +140,31 @@ class SnapshotStorage(ForwardingStorage):
                 if is_of(tag, content):
                     self._kept.keep(path, tag, content)
             self._read[path] = content
-        return self._read[path]
+        if (known := self._read[path]) is None:
+            raise MissingFileError("no such object", path=f"{self.base_path}/{path}")
+        return known
 
     def _read_ahead(self, path: str) -> None:
-        """Reads an object in advance; through the cache, if its folder was listed before."""
-        with suppress(MissingFileError):
+        """Reads an object in advance; through the cache, if its folder was listed before. That phantombase's own are
+        absent is known from then on: they are never missing while they are replaced, as settings are."""
+        try:
             if path.rpartition("/")[0] in self._lists:
                 self.read(path)
             else:
                 self._read[path] = self.storage.read(path)
+        except MissingFileError:
+            if path.startswith(f"{RECORDS}/"):
+                self._read[path] = None
 
     def _keep_read(self, path: str) -> None:
         """Caches a content that was read before the listing showed its tag, if its sum shows that it is not older."""
-        entry = self.find(path)
-        if entry is not None and path in self._read and _sum(self._read[path]) == entry.tag:
-            self._kept.keep(path, entry.tag, self._read[path])
+        content = self._read.get(path)
+        if content is not None and (entry := self.find(path)) is not None and _sum(content) == entry.tag:
+            self._kept.keep(path, entry.tag, content)
 
     def _is_record(self, path: str) -> bool:
         """Whether the listing of all records of instants shows it: not on a file system, which has empty folders."""
-        return not self.is_file_system and _is_of_instant(path)
+        return not self.is_file_system and is_of_instant(path)
 
     def _all_records(self) -> Sequence[tuple[str, Entry]]:
         if self._records is None:
@@ -181,7 +186,7 @@ class SnapshotStorage(ForwardingStorage):
     def _forget(self, path: str, *, adds: bool = False) -> None:
         """Drops what a change at the path affects. `adds`: nothing is removed, so listed folders above it exist."""
         self._read.pop(path, None)
-        if _is_of_instant(path):
+        if is_of_instant(path):
             self._records = None
             for folder in [f for f in self._lists if self._is_record(f)]:
                 del self._lists[folder]
@@ -249,7 +254,7 @@ def without_snapshot(storage: Storage) -> Storage:
     return storage.storage if isinstance(storage, SnapshotStorage) else storage
 
 
-def _is_of_instant(path: str) -> bool:
+def is_of_instant(path: str) -> bool:
     """Whether a path is in the records of an instant: their folders, and the pauses, alone begin with digits."""
     return path.startswith(f"{RECORDS}/") and path[len(RECORDS) + 1 :][:1].isdigit()
 

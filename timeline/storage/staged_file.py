@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import PhantombaseError, StorageError, reason_of
 from ..event_log import get_logger
-from ..prefetch import at_once
+from ..prefetch import Threads, at_once
 from .contract import Storage
 from .folders import TEMPORARY, join
 from .object_url import S3
@@ -161,6 +161,20 @@ def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
 
 
 @contextmanager
+def probed_partitions(storage: Storage, partitions: Iterable[str]) -> Iterator[Callable[[], None]]:
+    """`probe_partitions`, on an object store while the body runs, which calls what this yields before it relies on it;
+    its end does so, too."""
+    if storage.is_file_system:
+        probe_partitions(storage, partitions)
+        yield lambda: None
+        return
+    with Threads(1) as pool:
+        tried = pool.submit(probe_partitions, storage, partitions)
+        yield tried.result
+        tried.result()
+
+
+@contextmanager
 def staged_output(storage: Storage, path: str) -> Iterator[IO[bytes]]:
     """A new file, durable at the end; no incomplete file is left. StorageError: a full disk, for example."""
     file = storage.open_output(path)
@@ -177,16 +191,27 @@ def staged_output(storage: Storage, path: str) -> Iterator[IO[bytes]]:
         raise
 
 
-def place_staged(storage: Storage, staged: str, final: str, size: int, lost: Callable[[], str] | None = None) -> None:
+def place_staged(
+    storage: Storage,
+    staged: str,
+    final: str,
+    size: int,
+    lost: Callable[[], str] | None = None,
+    *,
+    is_checked: bool = True,
+) -> None:
     """Gives a staged file its final name, unless that exists already; its size in bytes must be the recorded one. The
     result of the placing call is not trusted: the call may have failed after taking effect, or another process may have
     placed the file. So the final file is checked. `lost` makes the staged file again, and returns its path; it is
-    called only if neither a final file nor a staged one of that size exists. StorageError: the final file is not the
-    staged one."""
+    called only if neither a final file nor a staged one of that size exists. `is_checked`: False where the caller calls
+    this again before the file is shown: then only a call that failed is followed by a check. StorageError: the final
+    file is not the staged one."""
     failure: PhantombaseError | None = None
     if storage.find(final) is None:
         try:
             _place(storage, staged, final, size, lost)
+            if not is_checked:
+                return
         except PhantombaseError as error:
             failure = error
     found = storage.find(final)

@@ -46,7 +46,7 @@ from ..format.table_config import PROPERTIES, load_table_config
 from ..instants.instant_files import Torn
 from ..instants.reserved_times import has_tombstone, reserved_path
 from ..instants.timeline import Timeline
-from ..locks.table_lock import StorageLock, TableLock, is_holdable_first, refuse_other_lock
+from ..locks.table_lock import POLICIES, StorageLock, TableLock, is_holdable_first, refuse_other_lock
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE
 from ..storage.snapshot import GuardedStorage, check_guard, unguarded
@@ -310,20 +310,26 @@ READ_INSIDE: Allowed = MappingProxyType({Guard.SETTINGS: "all that the section d
 
 @contextmanager
 def exclusive(
-    table: Table, lock: TableLock, purpose: str, allow: Allowed = NONE, *, cached: bool = False
+    table: Table,
+    lock: TableLock,
+    purpose: str,
+    allow: Allowed = NONE,
+    *,
+    cached: bool = False,
+    also: Collection[str] = (),
 ) -> Iterator[Snapshot]:
     """Holds the lock for the `with` block, and gives a snapshot made under the lock; its storage asks the lock before
-    each change. `purpose`: for messages, as "schedule a compaction". `allow`: guards that are not asked. `cached`: see
-    `Table.snapshot`. LockError: the lock did not become free, is not the table's any more, or was lost before a change.
-    ConflictError, TableChangedError: refused by a guard; nothing was changed. After the block nothing can be changed
-    through the snapshot (LockError)."""
+    each change. `purpose`: for messages, as "schedule a compaction". `allow`: guards that are not asked. `cached`,
+    `also`: see `Table.snapshot`. LockError: the lock did not become free, is not the table's any more, or was lost
+    before a change. ConflictError, TableChangedError: refused by a guard; nothing was changed. After the block nothing
+    can be changed through the snapshot (LockError)."""
     if isinstance(lock, StorageLock) and lock.storage.is_file_system and lock.storage.find(HOODIE) is None:
         load_table_config(lock.storage)  # raises the error: a lock in a folder that was removed would make it again
     with lock.hold(purpose) as section:
         is_open = True
         asked = replace(section, is_held=lambda: is_open and section.is_held())
         guarded = replace(table, storage=GuardedStorage(unguarded(table.storage), asked.check))
-        held = guarded.snapshot(cached=cached)
+        held = guarded.snapshot(cached=cached, also=also, reads=(POLICIES,))
         try:
             refuse_other_lock(held.storage, lock, table.config.name)
             if Guard.SETTINGS not in allow:

@@ -89,17 +89,26 @@ class Table:
         config = _supported(snapshot, reading=reading)
         return Table(storage, config, reading=reading, kept=kept)
 
-    def snapshot(self, *, same_settings: bool = False, records: bool = True, cached: bool = True) -> Snapshot:
+    def snapshot(
+        self,
+        *,
+        same_settings: bool = False,
+        records: bool = True,
+        cached: bool = True,
+        also: Collection[str] = (),
+        reads: Collection[str] = (),
+    ) -> Snapshot:
         """A snapshot of the table, with the current settings. For one step. `same_settings`: these are not read again.
         `records`: whether the step also reads the records of instants. `cached`: each request is made once
-        (`SnapshotStorage`); False: only the timeline is loaded once."""
+        (`SnapshotStorage`); False: only the timeline is loaded once. `also`, `reads`: further folders and objects that
+        the step needs: an object store is asked for all of them at the same time (`list_ahead`)."""
         if not cached:
             storage = without_snapshot(self.storage)
             config = self.config if same_settings else _supported(storage, reading=self.reading)
             return self._as(Snapshot, storage, config)
         snapshot = SnapshotStorage(self.storage, {HOODIE, HEARTBEATS, self.config.timeline_folder}, self.kept)
         if not same_settings:
-            list_ahead(snapshot, [HOODIE, self.config.timeline_folder], records=records)
+            list_ahead(snapshot, [HOODIE, self.config.timeline_folder, *also], records=records, reads=reads)
         config = self.config if same_settings else _supported(snapshot, reading=self.reading)
         if config != self.config:  # the listing may be older than these settings, and lack their timeline
             snapshot = SnapshotStorage(self.storage, {HOODIE, HEARTBEATS, config.timeline_folder}, self.kept)

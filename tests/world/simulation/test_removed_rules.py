@@ -279,7 +279,7 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "F4: a place is tried first",
         _ELSEWHERE,
-        {"attempt.compact_or_resume.probe_partitions": nothing},
+        {"phantombase.timeline.storage.staged_file.probe_partitions": nothing},
         "still pending",
     ),
     ("F5: taken back", _FALLEN, {"attempt.finish._reverted": nothing_left}, "nobody names|lost"),

@@ -409,8 +409,8 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "timeline/storage/snapshot",
-        "and _sum(self._read[path]) == entry.tag:\n",
-        "and is_of(entry.tag, self._read[path]):\n",
+        "and _sum(content) == entry.tag:\n",
+        "and is_of(entry.tag, content):\n",
         "storage/snapshot",
     ),
     (
