@@ -13,7 +13,16 @@ from tests.hudi.conformance.page import PAGE, page
 from tests.hudi.conformance.record import ask_all, readers
 from tests.hudi.conformance.stored import load_results, unpack
 from tests.hudi.judge.fixtures import Judges
-from tests.support.selection import deep
+from tests.support.selection import ALL, deep
+
+USUAL = {
+    "compaction inflight",
+    "two compactions pending",
+    "log compaction completed",
+    "clustering pending",
+    "overlapping writers",
+}
+"""States that a usual run asks about; in the others what is pending here has ended, or the other way round."""
 
 
 @pytest.mark.parametrize("version", [deep(6), deep(8), 9])
@@ -21,7 +30,7 @@ def test_we_are_right(version: int, tmp_path: Path) -> None:
     """In every cell, and no row comes again."""
     tables = unpack(version, tmp_path)
     assert set(tables) == {state for state in STATES if (version, state) not in REFUSED}
-    for state, folder in tables.items():
+    for state, folder in ((one, of) for one, of in tables.items() if ALL or one in USUAL):
         asked = ask_all(folder, {"phantombase": ours})
         for kind, shapes in asked.answers["phantombase"].items():
             for shape, cell in shapes.items():

@@ -15,7 +15,7 @@ from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
 from tests.hudi.effects.case import HUDI, Answer, Case, plain, recorded
 from tests.hudi.effects.cases import OTHERWISE, REFUSED, SEEDS, TAKEN, WIDE_SEEDS, all_cases, drawn
 from tests.hudi.judge.fixtures import Judges
-from tests.support.selection import deep
+from tests.support.selection import ALL, deep
 
 CASES = all_cases()
 MORE = [drawn(seed) for seed in range(len(SEEDS), 4 * len(SEEDS))]
@@ -58,13 +58,34 @@ def _of(case: Case, known: Mapping[str, str]) -> bool:
     return case.name in known or case.id in known
 
 
+NO_EFFECT = (
+    "avro-logs cleaned-versions codec files-of-one-byte inline inline-days no-services parallelism scheduled simple"
+)
+"""Indexes' cases of names that change no row: tests of services and files have them, and those of their values."""
+
+
+def _is_asked(case: Case, known: Mapping[str, Answer]) -> bool:
+    """A usual run leaves out names without effect, on version 6 what Hudi answers as on version 9 but for
+    merges, whose rules are others there, and most draws."""
+    kind, _, name = case.name.partition("-")
+    if ALL:
+        return True
+    if kind == "drawn":
+        return int(name) % 3 == 0
+    if kind == "index" and name in NO_EFFECT.split():
+        return False
+    twin, own = known.get(f"v9-{case.name}", {}), known[case.id]
+    same = twin.get("rows") == own.get("rows") and twin.get("refused", {}).keys() == own["refused"].keys()
+    return case.version == 9 or kind in ("merge", "delete", "deleted") or not same
+
+
 @pytest.mark.parametrize("group", [deep(group) if group == "wide" else group for group in GROUPS])
 def test_our_rows_are_those_that_hudi_wrote(group: str, tmp_path: Path) -> None:
     known, wrong = recorded(), {}
     for case in (one for one in CASES if one.name.partition("-")[0] == group):
         if known.get(case.id, {}).get("digest") != case.digest:
             wrong[case.id] = "is not recorded as it is now: python -m tests.hudi.effects.record"
-        elif found := difference(case, known[case.id], case.by_us(tmp_path / case.id)):
+        elif _is_asked(case, known) and (found := difference(case, known[case.id], case.by_us(tmp_path / case.id))):
             wrong[case.id] = found
     assert wrong == {}
 
