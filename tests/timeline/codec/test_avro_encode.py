@@ -23,7 +23,7 @@ from phantombase.timeline.codec.avro_encode import encode_rows, encode_table
 from phantombase.timeline.codec.avro_schema import changelog, parse_avro, project_text
 from phantombase.timeline.errors import MalformedError, UnsupportedError, UsageError
 from tests.support.builders import avro_schema
-from tests.support.selection import for_each
+from tests.support.selection import ALL, for_each
 
 # --- the reference: plain Python, one value at a time --------------------------------------------------------------
 
@@ -167,7 +167,7 @@ def table_of(rows: Sequence[Any], schema: str) -> pa.Table:
 # --- tests -----------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400 if ALL else 80)
 @given(tables(), st.data())
 def test_every_type_as_one_record_at_a_time(case: tuple[str, list[Any]], data: st.DataObject) -> None:
     """Any nesting of any types, nulls on either side of the union, in slices and chunks of any place."""

@@ -114,7 +114,7 @@ def damaged(random: Random, content: bytes) -> bytes:
 
 
 @native
-@pytest.mark.parametrize("samples", [5_000, *map(deep, range(200_000, 200_005))])
+@pytest.mark.parametrize("samples", [1_000, *map(deep, range(200_000, 200_005))])
 def test_damaged_blocks(samples: int) -> None:
     """What the module accepts is what the decoders in Python make of it; it neither panics nor takes much memory. Of
     many blocks one in ten is compared: this takes twenty times as long as the rest."""

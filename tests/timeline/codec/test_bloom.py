@@ -19,7 +19,7 @@ from phantombase.timeline.codec.bloom import ALWAYS_TRUE, SATURATED_KEYS, BloomB
 from phantombase.timeline.codec.output_options import Bloom
 from phantombase.timeline.errors import MalformedError, UnsupportedError
 from tests.support.places import GOLDEN_FOLDER
-from tests.support.selection import for_each
+from tests.support.selection import ALL, for_each
 
 BITS, HASHES = 2_587_966, 30
 
@@ -151,7 +151,7 @@ def test_reads_simple_filter_of_hudi() -> None:
     assert bloom.might_contain(pa.array(others)).tolist() == expected
 
 
-@settings(deadline=None)
+@settings(max_examples=100 if ALL else 25)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40), min_size=1))
 def test_vectorised_equals_scalar_and_never_forgets(keys: list[str]) -> None:
     bloom = build(pa.array(keys), entries=1000)
@@ -164,7 +164,7 @@ def test_vectorised_equals_scalar_and_never_forgets(keys: list[str]) -> None:
     assert data[25 + 13 :] == np.packbits(table, bitorder="little").tobytes()
 
 
-@settings(deadline=None)
+@settings(max_examples=100 if ALL else 25)
 @given(st.lists(st.text("aé😀", min_size=1, max_size=9), max_size=60), st.integers(1, 20))
 def test_batches_slices_and_arrow_types_do_not_matter(keys: list[str], step: int) -> None:
     whole = build(pa.array(keys, pa.string()), **SMALL)

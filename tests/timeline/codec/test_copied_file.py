@@ -120,7 +120,7 @@ def ours(rows: pa.Table, codec: str, group_rows: int = 1 << 20) -> bytes:
     return out.getvalue()
 
 
-@settings(max_examples=50)
+@settings(max_examples=50 if ALL else 12)
 @given(tables(), st.sampled_from(["zstd", "gzip", "snappy"]), st.integers(1, 70), st.integers(1, 4))
 def test_our_files_of_any_types(rows: pa.Table, codec: str, group_rows: int, count: int) -> None:
     one = ours(with_names(rows), codec, group_rows)
@@ -129,7 +129,7 @@ def test_our_files_of_any_types(rows: pa.Table, codec: str, group_rows: int, cou
     check_same(files, copied(files))
 
 
-@settings(max_examples=40)
+@settings(max_examples=40 if ALL else 10)
 @given(tables(), st.booleans(), st.booleans(), st.sampled_from(["1.0", "2.0"]), st.integers(1, 70))
 def test_files_of_other_writers(rows: pa.Table, index: bool, coded: bool, pages: str, group_rows: int) -> None:
     """Page indexes and filters of columns are left behind, checksums and both kinds of pages are kept."""
@@ -343,7 +343,7 @@ def test_hostile_footers(name: str, tmp_path: Path) -> None:
     """An obstacle, an error of the tree, or a copy that holds what pyarrow reads of the file."""
     origin = hudi_files(unzip_golden(name, tmp_path))[0]
     schema, seen = footer_of(origin).arrow, dict.fromkeys(("obstacle", "error", "copied"), 0)
-    for seed in range(4000 if ALL else 250):
+    for seed in range(4000 if ALL else 60):
         data = mutate_parquet(Random(seed), origin)
         try:
             if why_not_copied([footer_of(data)], schema) is not None:

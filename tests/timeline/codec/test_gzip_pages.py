@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.codec import parquet_write
@@ -24,6 +24,7 @@ from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batche
 from phantombase.timeline.codec.parquet_write import PagesWriter, open_parquet_writer
 from phantombase.timeline.errors import UnsupportedError
 from tests.support.builders import tables
+from tests.support.selection import ALL
 
 KEPT = {"total_compressed_size", "data_page_offset", "dictionary_page_offset", "file_offset", "compression"}
 SIZE = "total_uncompressed_size"
@@ -66,6 +67,7 @@ def assert_same_file(ours: bytes, judged: bytes) -> None:
 
 
 @pytest.mark.skipif(not AVAILABLE, reason="isal is not installed: gzip is zlib's")
+@settings(max_examples=100 if ALL else 20)
 @given(tables(), st.integers(1, 70), st.sampled_from([None, 20, 1000]), st.booleans())
 def test_any_rows(rows: pa.Table, group_rows: int, page_bytes: int | None, dictionary: bool) -> None:
     """Of all types, with pages and row groups of all sizes."""
@@ -74,6 +76,7 @@ def test_any_rows(rows: pa.Table, group_rows: int, page_bytes: int | None, dicti
 
 
 @pytest.mark.skipif(not AVAILABLE, reason="isal is not installed: gzip is zlib's")
+@settings(max_examples=100 if ALL else 25)
 @given(st.integers(0, 2**32), st.integers(1, 300))
 def test_bytes_come_in_any_pieces(seed: int, most: int) -> None:
     """A writer may hand its file over as it likes."""

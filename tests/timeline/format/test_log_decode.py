@@ -52,7 +52,7 @@ from tests.support.builders import (
     delete_content,
     parquet_block,
 )
-from tests.support.selection import for_each
+from tests.support.selection import ALL, for_each
 
 ONE = avro_schema(("k", "string"), ("v", "long"))
 ROWS = [{"k": "a", "v": 1}, {"k": "bb", "v": 2}]
@@ -205,7 +205,7 @@ def records_of(log: bytes) -> Iterator[bytes]:
         at += 4 + length
 
 
-@settings(max_examples=250)
+@settings(max_examples=250 if ALL else 50)
 @given(tables(), st.data())
 def test_avro_fastavro_and_parquet_agree(drawn: tuple[str, list[dict[str, Any]]], data: st.DataObject) -> None:
     """Rows come out of an Avro block as they went in, by each decoder (`rows_of` takes two), and of a Parquet block

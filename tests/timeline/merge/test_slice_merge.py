@@ -40,7 +40,7 @@ from tests.support.builders import (
     reference_merge,
     same_java_class,
 )
-from tests.support.selection import ALL, for_each
+from tests.support.selection import ALL, deep, for_each
 
 COMMIT, EVENT = MergeMode.COMMIT_TIME, MergeMode.EVENT_TIME
 OVERWRITE_0X, EVENT_0X = MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X
@@ -474,7 +474,9 @@ MULTIPLE = (
 )
 SHAPES = [
     *(
-        pytest.param(mode, [column], id=f"{mode.name}-{column.name}")
+        (pytest.param if mode in (EVENT, EVENT_0X) or column.name in ("int", "string", "decimal") else deep)(
+            mode, [column], id=f"{mode.name}-{column.name}"
+        )
         for mode in (EVENT, EVENT_0X, EVENT_AVRO_0X, OVERWRITE_0X)
         for column in ORDERING_COLUMNS
     ),
@@ -485,7 +487,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("mode", "columns"), SHAPES)
-@settings(max_examples=60 if ALL else 25, deadline=None)
+@settings(max_examples=60 if ALL else 12)
 @given(data=st.data())
 def test_every_slice_merges_as_in_the_model(mode: MergeMode, columns: Columns, data: st.DataObject) -> None:
     """Random slices: same rows in the same order as the model, and books that balance and agree with it."""

@@ -33,7 +33,7 @@ from phantombase.timeline.view.witness import NamedFile, Witness
 from tests.support.builders import NO_FACTS, listing_of, timeline_of
 from tests.support.drawn_partitions import PARTITION, drawn_facts, drawn_listing, drawn_timeline
 from tests.support.golden_tables import CLUSTERINGS
-from tests.support.selection import for_each
+from tests.support.selection import ALL, for_each
 
 
 def viewed(
@@ -74,7 +74,7 @@ def of_plain(slice_: PlainSlice) -> tuple[object, ...]:
 def test_plain_and_other_groups_together_are_the_view(layout: Layout) -> None:
     """Whatever the table is like, the plain groups are as the view has them, and the view of the rest is the same."""
     seen: Counter[str] = Counter()
-    for seed in range(6000):
+    for seed in range(6000 if ALL else 1500):
         rng = Random(f"{layout.slicing.name} {seed}")
         timeline, entries = drawn_timeline(rng, layout), drawn_listing(rng)
         facts = drawn_facts(rng, timeline, entries)
@@ -97,7 +97,7 @@ def test_plain_and_other_groups_together_are_the_view(layout: Layout) -> None:
         seen["flaws"] += any(g.flaws for g in whole.values())
     kinds = ("several slices", "compacted", "witnessed", "left to the view", "flaws")
     assert min(seen[what] for what in kinds) > 20, seen
-    assert seen["plain"] > 500, seen
+    assert seen["plain"] > 100, seen
 
 
 def test_a_group_as_most_are_is_plain() -> None:

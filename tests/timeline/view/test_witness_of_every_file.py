@@ -75,22 +75,21 @@ def test_a_damaged_file_is_named_or_not_needed(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_stray_is_passed_over(name: str, tmp_path: Path) -> None:
-    """A second attempt's file sorts before or behind the one that the write names."""
+    """Files of two other attempts sort before and behind the one that the write names."""
     path = unzip_golden(name, tmp_path)
     whole = rows(path)
     for file in witnessed(path):
         data, parsed = file.read_bytes(), parse_data_file(file.name)
         assert parsed is not None
-        for token in ("0-0-0", "9-999-999"):
-            for make in list(STRAYS.values())[:: 1 if ALL else 3]:
-                stray = file.with_name(_with_token(parsed, token))
-                stray.write_bytes(make(data) or b"")
-                assert_same_rows(rows(path), whole)
-                stray.unlink()
-        for stray in map(file.with_name, _left_by_dead_tasks(parsed)):
-            stray.write_bytes(data[: len(data) // 2])
+        attempts = [_with_token(parsed, token) for token in ("0-0-0", "9-999-999")]
+        left = [(attempts, make(data) or b"") for make in list(STRAYS.values())[:: 1 if ALL else 3]]
+        for names, content in [*left, (_left_by_dead_tasks(parsed), data[: len(data) // 2])]:
+            strays = [file.with_name(name) for name in names]
+            for stray in strays:
+                stray.write_bytes(content)
             assert_same_rows(rows(path), whole)
-            stray.unlink()
+            for stray in strays:
+                stray.unlink()
     for folder in sorted({file.parent for file in witnessed(path)}):
         for stranger in STRANGERS:
             (folder / stranger).write_bytes(b"x")
