@@ -312,7 +312,7 @@ def test_status_names_what_ends_an_action_whose_plan_is_torn(action: str, tmp_pa
     served(path, at(2, *PARTITIONS))
 
 
-@pytest.mark.parametrize("left", [None, b"", b"\\u00", b"#properties\n"])
+@pytest.mark.parametrize("left", [None, b"\\u00", *map(deep, (b"", b"#properties\n"))])
 @one_of("version", 9, 6)
 def test_lost_settings_are_those_of_a_table_like_it(version: int, left: bytes | None, tmp_path: Path) -> None:
     path, like = tmp_path / "t", tmp_path / "like"
@@ -344,7 +344,7 @@ def test_partition_values_that_are_no_paths_are_changed(tmp_path: Path) -> None:
         write(value, "encoded", "true")
 
 
-@pytest.mark.parametrize("damaged", ["", "hoodie.properties", "timeline", "*.deltacommit"])
+@pytest.mark.parametrize("damaged", ["", "*.deltacommit", *map(deep, ("hoodie.properties", "timeline"))])
 @one_of("version", 9, 6)
 def test_a_damaged_metadata_table_is_built_again(version: int, damaged: str, tmp_path: Path) -> None:
     """By the command in the error of a write; nothing is pending, and the command still does it."""

@@ -12,7 +12,7 @@ import pytest
 from tests.support.selection import ALL
 from tests.world.fuzz.runner import run
 
-CASES = int(os.environ.get("PHANTOMBASE_FUZZ", "900" if ALL else "90"))
+CASES = int(os.environ.get("PHANTOMBASE_FUZZ", "900" if ALL else "40"))
 SEED = int(os.environ.get("PHANTOMBASE_FUZZ_SEED", "1"))
 
 

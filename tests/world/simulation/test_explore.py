@@ -14,7 +14,7 @@ from tests.world.simulation.explore import Explorer, Instance
 from tests.world.simulation.played import Stage
 
 TURNS = int(os.environ.get("PHANTOMBASE_TURNS", "1"))
-_EVERY = 1 if ALL or TURNS > 1 else 13
+_EVERY = 1 if ALL or TURNS > 1 else 29
 """A usual run takes each n-th turn: neighbours mostly differ in a reading call. It has no factor in common with the
 number of turns at a step, so that each kind of them occurs."""
 

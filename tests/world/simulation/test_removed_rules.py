@@ -93,9 +93,10 @@ _declare_dead = records.declare_dead
 _decide_commit = attempt.decide_commit
 _remove_staged = publish.remove_staged
 _closed = inputs._closed
+"""Searches with seeds begin at one that shows it: the first before it only take time."""
 _CROWD = seeds(36, first=4, compactors=3, deaths=0, hudi=False)
 _TWO = turns("compactor1 compactor2")
-_OBJECTS = seeds(60, compactors=3, hudi=False, storage=StorageKind.OBJECTS, losses=2, locked=True)
+_OBJECTS = seeds(60, first=13, compactors=3, hudi=False, storage=StorageKind.OBJECTS, losses=2, locked=True)
 _MOVES = seeds(40, compactors=2, hudi=False, storage=StorageKind.MOVES)
 REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
@@ -137,7 +138,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     ),
     (
         "7: one base file",
-        seeds(50, first=80, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
+        seeds(50, first=129, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
         {
             "attempt.publish.remove_placed": nothing,
             "attempt.slice_record.remove_placed": nothing,
@@ -254,12 +255,12 @@ def beside(*services: str, count: int = 100, **story: Any) -> Search:
     return seeds(count, services=frozenset(services), **{**_QUIET, "locked": True, "deaths": 0, **story})
 
 
-_RESTORE = beside("restore", "sleep", count=30, compactors=2, daemons=0)
+_RESTORE = beside("restore", "sleep", count=30, first=17, compactors=2, daemons=0)
 _FALLEN = turns(
     "compactor operator", before="write savepoint write schedule", twists=frozenset({Twist.SWITCH, Twist.KILL})
 )
 _MINOR = beside(count=10, version=9, minor=0.9)
-_REPLACED = beside("replace", "clean", "archive", count=30)
+_REPLACED = beside("replace", "clean", "archive", count=30, first=5)
 _ELSEWHERE = beside("elsewhere", count=10, partitions=2, groups=2)
 _SAME = beside("same", count=8, locked=False, writers=0, compactors=2)
 _ZONES = beside("zones", count=15, version=9, writers=0)
