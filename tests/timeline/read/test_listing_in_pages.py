@@ -227,9 +227,7 @@ def test_a_base_file_of_an_archived_write_is_written_anew_and_cleaned(
 READS = {"rows": _several_partitions_rows, "files": served_files}
 USUAL = {
     (9, "a partition moved", "files", "rows"),
-    (6, "a partition moved", "objects", "rows"),
     (9, "archived", "objects", "rows"),
-    (8, "compacted and archived", "objects", "rows"),
     (6, "a partition moved", "objects", "files"),
 }
 
