@@ -28,7 +28,7 @@ from tests.support.servers.s3_server import S3Server
 from tests.support.trips import rows, trips
 from tests.support.warm_spark import WarmSpark, warm_spark
 
-USUAL = {"v6_with_metadata_table", "v9_two_pending", "v9_bucket_nonpart"}
+USUAL = {"v6_with_metadata_table"}
 
 
 @pytest.mark.parametrize("name", [n if n in USUAL else deep(n) for n in GOLDEN])
