@@ -19,7 +19,7 @@ from tests.support.selection import deep
 
 pytestmark = pytest.mark.spark
 
-FEW = ("v6_plain", "v9_two_pending")
+FEW = ("v9_two_pending",)
 READ_OPTIMIZED = ReadOptions(query=Query.READ_OPTIMIZED)
 
 
