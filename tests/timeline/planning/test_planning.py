@@ -45,7 +45,7 @@ from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import Faults, LockLostAt, kept
 from tests.support.golden_tables import one_of, template
-from tests.support.selection import ALL, deep
+from tests.support.selection import deep
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 
@@ -336,7 +336,7 @@ def test_minor_and_major_take_turns(version: int, tmp_path: Path) -> None:
     expected = {f"k{n:04d}": (1, 1.0) for n in range(2000)}
     done: Counter[str] = Counter()
     most = 0
-    for turn in range(2, 22 if ALL else 14):
+    for turn in range(2, 22):
         changed = rows(*((n, turn, 1.0 * turn) for n in range(turn % 4, 900, 2)))
         write(open_table(path), LocalEngine(changed, slots=1), Write(operation=Operation.UPSERT, options=options))
         expected |= as_rows_of(changed)
