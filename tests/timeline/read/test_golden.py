@@ -124,7 +124,7 @@ def test_nothing_but_records_is_left(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", ["v6_two_pending", "v9_types"])
+@pytest.mark.parametrize("name", [deep("v6_two_pending"), "v9_types"])
 def test_spark_gives_the_same(name: str, tmp_path: Path) -> None:
     """The same slice code as Spark tasks."""
     path = unzip_golden(name, tmp_path)

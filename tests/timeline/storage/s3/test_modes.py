@@ -146,6 +146,7 @@ def written(url: str) -> dict[str, float]:
     return fares(url)
 
 
+@pytest.mark.deep  # a run once: `test_on_s3.py`; the loop: `compactor_daemon/daemon`
 def test_a_daemon_in_its_loop(url: str) -> None:
     """It finds what is requested while it runs, answers those who watch it, and ends by a signal."""
     before = written(url)
