@@ -37,7 +37,7 @@ _USUAL = _CHUNKS if "PHANTOMBASE_SEEDS" in os.environ else 1
 def test_no_row_is_lost(chunk: int, stage: Stage) -> None:
     """Whoever crashes, pauses, loses a session or takes no lock; and all that can be finished is finished."""
     outcomes: Counter[str] = Counter()
-    for seed in range(chunk, SEEDS, _CHUNKS):
+    for seed in range(chunk, SEEDS, _CHUNKS * (1 if ALL or _USUAL > 1 else 2)):
         outcomes += played(seed, stage).outcomes
     print(dict(outcomes))
     if SEEDS >= 1500:
@@ -57,7 +57,7 @@ def test_no_row_is_lost(chunk: int, stage: Stage) -> None:
 def test_clocks_jump(stage: Stage) -> None:
     """By an hour, forward and back, in mid-run: what is refused then is done once they are right."""
     outcomes: Counter[str] = Counter()
-    seeds = 60 if ALL else 30
+    seeds = 60 if ALL else 16
     for seed in range(seeds):
         plot = replace(Plot.of(random.Random(seed)), locked=True, hudi=False, jumps=4)
         outcomes += played(seed, stage, plot=plot).outcomes
@@ -108,7 +108,7 @@ def test_no_real_clock_is_asked(stage: Stage) -> None:
 
     sys.setprofile(note)
     try:
-        for seed in range(5):
+        for seed in range(5 if ALL else 2):
             played(seed, stage)
     finally:
         sys.setprofile(None)
@@ -122,16 +122,16 @@ def test_one_seed(stage: Stage) -> None:
 
 def test_a_seed_is_always_the_same_run(stage: Stage) -> None:
     """Or a failure could not be looked at again."""
-    for seed in range(5):
+    for seed in range(5 if ALL else 2):
         assert played(seed, stage, trace=True).rules.trace == played(seed, stage, trace=True).rules.trace
 
 
 # Random stories in which phantombase itself cleans, archives and clusters, as much as it may, beside all others.
 #
-# `PHANTOMBASE_SERVICE_SEEDS=n`: so many of them (40; with all tests 1,000).
+# `PHANTOMBASE_SERVICE_SEEDS=n`: so many of them (20; with all tests 1,000).
 
 
-OUR_SERVICES_SEEDS = int(os.environ.get("PHANTOMBASE_SERVICE_SEEDS", "1000" if ALL else "40"))
+OUR_SERVICES_SEEDS = int(os.environ.get("PHANTOMBASE_SERVICE_SEEDS", "1000" if ALL else "20"))
 
 
 def test_no_row_is_lost_beside_our_services(stage: Stage) -> None:
@@ -165,7 +165,7 @@ def test_no_row_is_lost_beside_the_removal_of_orphans(stage: Stage) -> None:
 def test_no_row_is_lost_beside_clusterings(stage: Stage) -> None:
     """They move rows to other file groups, and die, pause and fail as compactors do; updates pass through."""
     outcomes: Counter[str] = Counter()
-    for seed in range(OUR_SERVICES_SEEDS // 2):
+    for seed in range(max(OUR_SERVICES_SEEDS // 2, 12)):
         plot = Plot.of(random.Random(seed))
         if not plot.locked or plot.hudi:
             continue
