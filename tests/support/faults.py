@@ -193,9 +193,10 @@ class Faults:
                     yield point, path, said
 
 
-def died_or_ended(origin: Path, do: Work) -> Iterator[Path]:
-    """Copies of a table on which `do` died before a call that changes something, at last one on which it ended."""
-    for _, path in Faults.of(origin, do).deaths():
+def died_or_ended(origin: Path, do: Work, share: tuple[int, int] = (0, 1)) -> Iterator[Path]:
+    """Copies of a table on which `do` died before a call that changes something, at last one on which it ended.
+    `share`: see `Faults`."""
+    for _, path in Faults.of(origin, do, share=share).deaths():
         yield path
     with _copied(origin) as path:
         do(LocalStorage(str(path)))

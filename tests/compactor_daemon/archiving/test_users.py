@@ -473,11 +473,11 @@ def test_an_archive_of_five_files_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [deep(6), 9])
 def test_it_is_finished_after_a_death_at_any_request(version: int, s3: S3Server) -> None:
-    """Every fifteenth call, with all tests every seventh; the table goes on where the last run died."""
+    """Every 31st call, with all tests every seventh; the table goes on where the last run died."""
     url = f"s3://{s3.new_bucket()}/trips"
     for number in range(4):
         upsert_at(url, version, one_row(f"k{number % 2}", number))
-    for number in count(0, 7 if ALL else 15):
+    for number in count(0, 7 if ALL else 31):
         before, rows = _completed(url), rows_at(url)
         table = Table.open(url)
         try:

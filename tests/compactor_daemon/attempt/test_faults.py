@@ -107,14 +107,13 @@ def test_an_error_at_every_storage_call_is_finished_by_the_next_run(ground: Grou
 @one_of("ground", "v6_pending", "v9_pending", indirect=True)
 def test_errors_in_the_finishing_run_too(ground: Ground) -> None:
     """An error, an error in the run after it at another call, then a run that finishes."""
-    faults, share = ground.faults(), 1 if ALL else 8
-    others = reversed([(p, f) for p in faults.chosen(lambda p: p.changes) for f in (Failure.BEFORE, Failure.AFTER)])
-    second, failed = cycle(others), 0
-    for number, (_, _, path, _) in enumerate(faults.errors()):
-        if number % share == 0:
-            failed += faults.fails_at(*next(second), path) is not None
-            run_all(open_table(path))
-            check_whole(path, ground.expected)
+    changes = ground.faults().chosen(lambda p: p.changes)
+    second = cycle(reversed([(point, how) for point in changes for how in (Failure.BEFORE, Failure.AFTER)]))
+    faults, failed = ground.faults((0, 8)), 0
+    for _, _, path, _ in faults.errors():
+        failed += faults.fails_at(*next(second), path) is not None
+        run_all(open_table(path))
+        check_whole(path, ground.expected)
     assert failed > 0
 
 
@@ -251,23 +250,23 @@ def serial(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_write_that_dies_at_a_storage_call(version: int, tmp_path: Path) -> None:
     ground, died = MetadataGround.made(tmp_path, version), 0
     before = by_key(ground.rows)
-    for _, path in ground.faults(ground.disturbed, share=(0, 2)).deaths():
+    for _, path in ground.faults(ground.disturbed, share=(0, 3)).deaths():
         ground.check_next(path, before, before | by_key(ground.batch(*DURING)))
         died += 1
-    assert died > 4
+    assert died > 3
 
 
 @pytest.mark.usefixtures("serial")
 @one_of("version", 6, 9)
 def test_a_write_one_of_whose_storage_calls_fails(version: int, tmp_path: Path) -> None:
-    """It goes on rightly, or says that it failed and then nothing of it is visible. A usual run takes every third kind
+    """It goes on rightly, or says that it failed and then nothing of it is visible. A usual run takes every sixth kind
     of call: the others are those of `tests/writer_hooks/index/test_record_index_faults.py`."""
     ground = MetadataGround.made(tmp_path, version)
     before, said = by_key(ground.rows), Counter[bool]()
-    for _, _, path, error in ground.faults(ground.disturbed, share=(0, 3)).errors():
+    for _, _, path, error in ground.faults(ground.disturbed, share=(0, 6)).errors():
         ground.check_next(path, before if error else before | by_key(ground.batch(*DURING)))
         said[error is not None] += 1
-    assert said[True] > 4
+    assert said[True] > 3
     assert said[False] > 0
 
 
@@ -275,10 +274,10 @@ def test_a_write_one_of_whose_storage_calls_fails(version: int, tmp_path: Path) 
 @one_of("version", 9, 8, 6)
 def test_a_compaction_that_dies_at_a_storage_call(version: int, tmp_path: Path) -> None:
     ground, died = MetadataGround.made(tmp_path, version), 0
-    for _, path in ground.faults(compact_with_metadata, share=(1, 2)).deaths():
+    for _, path in ground.faults(compact_with_metadata, share=(1, 3)).deaths():
         ground.check_next(path, by_key(ground.rows))
         died += 1
-    assert died > 4
+    assert died > 3
 
 
 def dies_before_it_tells(call: Call) -> Any:

@@ -233,7 +233,7 @@ def _check_again(work: str, do: Callable[[Table], object], path: Path) -> None:
 
 
 MetadataWork: TypeAlias = Callable[[Table, TableLock], object]
-STEP = 1 if ALL else 5
+STEP = 1 if ALL else 23
 FOR_EVER = 10**6
 
 
@@ -272,7 +272,7 @@ def calls_of(path: Path, work: MetadataWork) -> list[tuple[int, str]]:
 
     def hook(call: Call) -> Any:
         if call.path.startswith(".hoodie/metadata/"):
-            seen.append((call.number, f"{call.name} {call.path}"))
+            seen.append((call.number, kind_of(call)))
         return call.do()
 
     work(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), LOCK)
@@ -324,7 +324,12 @@ def play(
     metadata_write(whole, 2 * 10**6)
     expected = read_rows(whole)
     assert len(calls) > 4
-    for at, what in (c for n, c in enumerate(calls) if n % step == 0 or c[1].startswith("delete")):
+    first = {what: at for at, what in reversed(calls)}
+    for at, what in (
+        (at, what)
+        for n, (at, what) in enumerate(calls)
+        if n % step == 0 or (what.startswith("delete") and (ALL or first[what] == at))
+    ):
         for more in lives:
             path = shutil.copytree(start, folder / "slept")
             sleep_and_die(path, work, at, more, meanwhile)

@@ -47,7 +47,7 @@ from tests.support.compaction_steps import OPTIONS, OUTPUT, open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.moved_tables import schedule, upsert
-from tests.support.selection import deep, for_each
+from tests.support.selection import ALL, deep, for_each
 from tests.support.trips import rows
 from tests.support.written_tables import written_table
 
@@ -329,11 +329,11 @@ SPILLED = {
 
 @pytest.mark.parametrize("name", [name if name in SPILLED else deep(name) for name in GOLDEN])
 def test_the_same_rows_in_the_same_order_and_the_same_books(name: str, tmp_path: Path) -> None:
-    """Every slice of every golden table, far below and far above the limit."""
+    """Every slice of every golden table, far below and far above the limit; in a usual run the two with most logs."""
     scan = plan_read(Table.open(str(unzip_golden(name, tmp_path))), ReadOptions())
     in_memory = replace(scan.rules, identity=True, batch_rows=7)
     spilled = replace(in_memory, memory_bytes=TINY_BYTES, spill_folder=str(tmp_path))
-    for slice_ in scan.slices:
+    for slice_ in sorted(scan.slices, key=lambda one: -len(one.logs))[: None if ALL else 2]:
         rows, books = stream(scan, slice_, in_memory)
         again, other_books = stream(scan, slice_, spilled)
         assert again.equals(rows)

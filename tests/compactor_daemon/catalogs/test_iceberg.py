@@ -48,8 +48,8 @@ from tests.support.iceberg_tables import Lake, history
 @pytest.mark.parametrize(
     ("version", "seed", "steps"),
     [
-        (9, 2, 18),
-        (6, 4, 12),
+        (9, 2, 12),
+        pytest.param(6, 4, 12, marks=pytest.mark.deep),
         *(pytest.param(v, s, 30, marks=pytest.mark.deep) for v in (6, 8, 9) for s in range(10, 18)),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import OnObjects
 from tests.support.faults import Faults, LockLostAt, make_old
 from tests.support.golden_tables import DAMAGES, LOCK, NEWEST_AND_OLDEST, one_of, template, unzip_golden
+from tests.support.selection import deep
 from tests.support.written_tables import read_rows
 
 DAY_S = 86_400
@@ -315,8 +316,14 @@ SOURCES: dict[str, Callable[[Scene], object]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("version", [6, 9])
-@pytest.mark.parametrize("source", SOURCES)
+def each_once(names: Collection[str]) -> pytest.MarkDecorator:
+    """With both versions; a usual run takes them by turns: that both have each source does not depend on it."""
+    usual = [(name, (6, 9)[number % 2]) for number, name in enumerate(names)]
+    more = [deep(name, 15 - version) for name, version in usual]
+    return pytest.mark.parametrize(("source", "version"), [*usual, *more])
+
+
+@each_once(SOURCES)
 def test_each_that_names_a_file_keeps_it(source: str, version: int, tmp_path: Path) -> None:
     """A plan of a compaction names base and log; where only the base is named, its log in the same slice stays too."""
     at = scene(version, tmp_path)
@@ -360,8 +367,7 @@ NO_SOURCES: dict[str, Callable[[Scene], object]] = {
 }
 
 
-@pytest.mark.parametrize("version", [6, 9])
-@pytest.mark.parametrize("source", NO_SOURCES)
+@each_once(NO_SOURCES)
 def test_what_does_not_need_a_file_does_not_keep_it(source: str, version: int, tmp_path: Path) -> None:
     """Streams put their pins again and again, each for a later state."""
     at = scene(version, tmp_path)

@@ -109,8 +109,10 @@ def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     temporary, cache, mark = folder / "temporary", folder / "cache", uuid.uuid4().hex
     temporary.mkdir()
     environment = os.environ | {"TMPDIR": str(temporary), "XDG_CACHE_HOME": str(cache), "MARK": mark}
-    once = "from phantombase.compactor_daemon.jvm_archive import class_archive; class_archive()"
-    subprocess.run([sys.executable, "-c", once], env=environment, check=True)  # the second run would make an archive
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        with class_archive():
+            pass  # the second run would make an archive
     ran = subprocess.run(
         [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
     )

@@ -49,7 +49,7 @@ from tests.support.metadata_tables import (
 )
 from tests.support.selection import ALL, deep
 
-STEP = 1 if ALL else 4
+STEP = 1 if ALL else 9
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from tests.support.selection import ALL, deep
 
 COMMAND = "metadata TABLE --rebuild"
 FILTERS = ("id = 'k003'", "ts > 1000")
-SAMPLE = None if ALL else 6
+SAMPLE = None if ALL else 3
 SHARES = 5
 
 

@@ -99,11 +99,14 @@ def history(path: Path, version: int, writes: WriteOptions = WRITES) -> dict[str
 @one_of("version", 9, 8, 6)
 @pytest.mark.parametrize("small", [0, 100 << 20], ids=["new files", "rewritten files"])
 def test_every_state_comes_back(version: int, small: int, tmp_path: Path) -> None:
-    """As a read as of that instant shows it, and the table goes on."""
+    """As a read as of that instant shows it, and the table goes on. Of two kinds of writes a usual run takes every
+    other state each."""
     source = tmp_path / "source"
     states = history(source, version, WriteOptions(slots=1, small_file_bytes=small))
     newest = max(states)
     for number, (instant, rows) in enumerate(states.items()):
+        if not ALL and number % 2 == bool(small) and instant != newest:
+            continue
         path = tmp_path / f"t{number}"
         shutil.copytree(source, path)  # keeps the times of files
         assert as_rows(read_table(open_table(path), ReadOptions(as_of=instant))) == rows
