@@ -32,6 +32,7 @@ from phantombase.writer_hooks.commit.transaction import Opening, transaction
 from phantombase.writer_hooks.options import COMBINES, Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.conf import option_of
 from phantombase.writer_hooks.write.writer import Writer
+from tests.support.golden_tables import one_of
 from tests.support.places import capture_logs
 from tests.support.selection import for_each
 
@@ -88,7 +89,7 @@ def test_every_name_has_one_meaning_and_a_reason() -> None:
     assert {name for name, one in names.items() if one.kind is NameKind.ONLY and not one.why} == set()
 
 
-@pytest.mark.parametrize("as_type", [str, natural], ids=["text", "natural"])
+@one_of("as_type", natural, str)
 def test_a_default_alone_is_the_same_job_without_a_warning(as_type: Any) -> None:
     """But for services, which run where they are named; what it sets is what is there without it."""
     other: list[tuple[str, str, str]] = []

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -223,11 +224,12 @@ class Slice:
         shutil.rmtree(twin.path)
 
 
-MODES = [(9, MergeMode.EVENT_TIME), (9, MergeMode.COMMIT_TIME), (6, MergeMode.EVENT_TIME), (6, MergeMode.COMMIT_TIME)]
+MODES = [*product((9, 6), (MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME))]
+USUAL = [(*mode, ("memory", "disk", "disk", "memory")[number]) for number, mode in enumerate(MODES)]
+MORE = [deep(*mode, memory) for mode in MODES for memory in ("memory", "disk") if (*mode, memory) not in USUAL]
 
 
-@pytest.mark.parametrize("memory", ["memory", "disk"])
-@pytest.mark.parametrize(("version", "mode"), MODES, ids=[f"v{v}-{m.name}" for v, m in MODES])
+@pytest.mark.parametrize(("version", "mode", "memory"), [*USUAL, *MORE])
 def test_nothing_changes(
     version: int, mode: MergeMode, memory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

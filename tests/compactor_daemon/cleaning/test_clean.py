@@ -60,7 +60,7 @@ def test_the_newest_state_stays(version: int, tmp_path: Path) -> None:
 
 @one_of("version", 6, 9)
 @pytest.mark.parametrize("policy", list(Policy), ids=lambda p: p.value)
-@pytest.mark.parametrize("retain", [1, 2, deep(3), deep(5)])
+@one_of("retain", 2, 1, 3, 5)
 def test_retained_states_are_whole(version: int, policy: Policy, retain: int, tmp_path: Path) -> None:
     """By commits every state from the cutoff on, by versions the newest; an older one is an error, never fewer rows."""
     path = tmp_path / "trips"

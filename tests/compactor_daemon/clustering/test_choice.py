@@ -485,8 +485,11 @@ def trips(ids: list[str], times: list[int], fares: list[float]) -> pa.Table:
     return pa.table({"id": ids, "day": ["a"] * len(ids), "ts": times, "fare": fares})
 
 
-@pytest.mark.parametrize("order", list(SortOrder))
-@pytest.mark.parametrize("dead", [False, True])
+@pytest.mark.parametrize(
+    ("order", "dead"),
+    [(order, number > 0) for number, order in enumerate(SortOrder)]
+    + [deep(order, number == 0) for number, order in enumerate(SortOrder)],
+)
 def test_a_clustered_file_is_sorted(order: SortOrder, dead: bool, tmp_path: Path) -> None:
     """By the process that planned it, and by the one that finishes it."""
     path = tmp_path / "trips"

@@ -54,7 +54,7 @@ from tests.support.record_indexes import rows as index_rows
 from tests.support.selection import deep
 from tests.support.written_tables import check_nothing_left, read_rows, written_table
 
-VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
+VERSIONS = pytest.mark.parametrize("version", [6, deep(8), 9])
 SIZED = ClusterOptions(grouping=Grouping.SIZE, target_size=400_000, wait_s=0)
 OTHER_ORDERS = ({"sort_by": ("ts", "fare")}, {"sort_by": ("fare",)}, {"sort_order": SortOrder.ZORDER})
 

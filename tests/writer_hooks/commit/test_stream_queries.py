@@ -23,6 +23,7 @@ from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.options import Operation
 from phantombase.writer_hooks.write import write as write_module
 from phantombase.writer_hooks.write.writer import Writer
+from tests.support.selection import deep
 
 UPSERT, DELETE, INSERT = Operation.UPSERT, Operation.DELETE, Operation.INSERT
 _RECORD = ".hoodie/.phantombase/streams/s.json"
@@ -186,8 +187,7 @@ def test_parts_with_the_same_rows_and_no_query_need_names(path: str) -> None:
 
 
 @pytest.mark.parametrize("with_spark", [True, False])
-@pytest.mark.parametrize("dies_in", [1, 2])
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize(("dies_in", "version"), [(1, 6), (2, 9), deep(1, 9), deep(2, 6)])
 def test_each_part_of_a_batch_once(
     version: int, dies_in: int, with_spark: bool, path: str, query: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -322,7 +322,7 @@ def test_a_small_write_needs_no_python_worker(spark: Any, tmp_path: Path, monkey
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("operation", ["insert", "bulk_insert"])
+@pytest.mark.parametrize("operation", ["insert", deep("bulk_insert")])
 def test_rows_of_tasks_get_keys_of_their_own(spark: Any, operation: str, tmp_path: Path) -> None:
     """In a keyless table; equal rows too, in new files and behind those of small ones."""
     path, batch = str(tmp_path / "events"), rows(*((n % 50, 1, 1.0) for n in range(500)))
@@ -488,7 +488,7 @@ def test_a_batch_that_a_thread_has_written_is_known_after_a_restart(spark: Any, 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("operation", ["upsert", "bulk_insert"])
+@pytest.mark.parametrize("operation", ["upsert", deep("bulk_insert")])
 def test_a_refused_first_write_leaves_nothing(spark: Any, operation: str, tmp_path: Path) -> None:
     """Else there would be a table that refuses the right one. Rows are computed once, for the check and the write."""
     seen = spark.sparkContext.accumulator(0)

@@ -68,7 +68,7 @@ def made(path: Path, version: int, buckets: int | None = None) -> str:
     return str(path)
 
 
-@pytest.fixture(params=[(6, None), deep((8, None)), (9, None), deep((6, 2)), (9, 2)], ids=str)
+@pytest.fixture(params=[(6, None), deep((8, None)), deep((9, None)), deep((6, 2)), (9, 2)], ids=str)
 def kind(request: pytest.FixtureRequest) -> tuple[int, int | None]:
     """Version and buckets."""
     found: tuple[int, int | None] = request.param
