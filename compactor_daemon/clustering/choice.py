@@ -28,11 +28,20 @@ from dataclasses import dataclass, field
 from itertools import dropwhile
 from typing import NamedTuple
 
+from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName
 from phantombase.timeline.format.record_key import plain_file_id, refuse_buckets
 from phantombase.timeline.format.replace_request import ClusterGroup, PlannedSlice
 from phantombase.timeline.shown import Shown
-from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView, input_names, is_replaced
+from phantombase.timeline.view.view import (
+    FileGroup,
+    FileSlice,
+    GroupKey,
+    TableView,
+    has_new_keys_in_logs,
+    input_names,
+    is_replaced,
+)
 
 from .group_facts import GroupFacts, living_groups
 from .options import ClusterOptions, Grouping, Rewrite
@@ -102,7 +111,8 @@ class ClusterChoice:
 
 
 def choose_windows(view: TableView, facts: GroupFacts, options: ClusterOptions, where: str) -> ClusterChoice:
-    """The files to cluster now. UnsupportedError: the table (`where`) is bucket-indexed."""
+    """The files to cluster now. UnsupportedError: the table (`where`) is bucket-indexed, or another engine keeps the
+    places of its keys."""
     living = living_groups(view)
     refuse_buckets(
         [group.file_id for group in living],
@@ -110,6 +120,14 @@ def choose_windows(view: TableView, facts: GroupFacts, options: ClusterOptions, 
         where,
         "Only a new table can have fewer buckets: write the rows to one.",
     )
+    if placed := next((group for group in living if has_new_keys_in_logs(group, view.facts)), None):
+        raise UnsupportedError(
+            "the files of a table whose index puts new keys into log files cannot be clustered",
+            path=f"{where}/{'/'.join(filter(None, placed.key))}",
+            expected="new keys in base files only, as with Hudi's SIMPLE and BLOOM index",
+            found="log files with inserts",
+            todo="Its writers (for example Flink with a state index) would go on to write to the files of before.",
+        )
     partitions: defaultdict[str, list[FileGroup]] = defaultdict(list)
     for group in living:
         if facts.takes(group.partition):

@@ -198,6 +198,17 @@ def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None
     return replace(last, logs=last.logs + logs, flaws=last.flaws + lost) if logs or lost else last
 
 
+def has_new_keys_in_logs(group: FileGroup, facts: ViewFacts) -> bool:
+    """Whether a snapshot reader finds new keys in the group's logs, as Flink's state index puts them there: it has no
+    base file, or the statistics of a write to its logs name inserts."""
+    slice_ = latest_slice(group)
+    if slice_ is None or not slice_.logs:
+        return False
+    names = facts.witness.names(group.key)
+    written = (one for log in slice_.logs for one in names.get(log.path.rpartition("/")[2], ()))
+    return slice_.base is None or any(one.inserts for one in written)
+
+
 def slice_before(group: FileGroup, instant: str) -> FileSlice | None:
     """The slice that a compaction at `instant` must merge: the newest slice before it (closure: all its logs)."""
     return max((s for s in group.slices if s.base_instant < instant), key=lambda s: s.base_instant, default=None)

@@ -40,12 +40,13 @@ class NamedFile:
     write, 0 if not recorded. `offset`: the start of the write's blocks in a log file; they end at `size`. `rows`: the
     number of rows written, of a base file all rows; 0 if not recorded. `is_below`: the base file below a log file of
     the write, which another write may have made. `replaces`: of a base file, the instant of the one that it replaces in
-    its file group; "" if there is none."""
+    its file group; "" if there is none. `inserts`: the number of rows whose keys are new, as the write knows them."""
 
     path: str
     size: int
     offset: int = 0
     rows: int = 0
+    inserts: int = 0
     is_below: bool = False
     replaces: str = ""
 
@@ -102,6 +103,7 @@ class JsonStat(msgspec.Struct, gc=False, rename="camel"):
     file_size_in_bytes: int | None = None
     log_offset: int | None = None
     num_writes: int | None = None
+    num_inserts: int | None = None
     base_file: str | None = None
     prev_commit: str | None = None
 
@@ -120,21 +122,21 @@ def _decoded(data: bytes, *, keeps: bool = False) -> NamedFiles:
 
 
 def _of_record(stat: Mapping[str, Any]) -> Iterator[NamedFile]:
-    size, offset, rows = (int(stat.get(name) or 0) for name in ("fileSizeInBytes", "logOffset", "numWrites"))
-    return _files(stat.get("path"), size, offset, rows, stat.get("baseFile"), stat.get("prevCommit"))
+    numbers = (int(stat.get(name) or 0) for name in ("fileSizeInBytes", "logOffset", "numWrites", "numInserts"))
+    return _files(stat.get("path"), *numbers, base=stat.get("baseFile"), before=stat.get("prevCommit"))
 
 
 def files_of_json(stat: JsonStat) -> Iterator[NamedFile]:
-    size, offset, rows = stat.file_size_in_bytes or 0, stat.log_offset or 0, stat.num_writes or 0
-    return _files(stat.path, size, offset, rows, stat.base_file, stat.prev_commit)
+    numbers = (stat.file_size_in_bytes or 0, stat.log_offset or 0, stat.num_writes or 0, stat.num_inserts or 0)
+    return _files(stat.path, *numbers, base=stat.base_file, before=stat.prev_commit)
 
 
 def _files(
-    path: str | None, size: int, offset: int, rows: int, base: str | None, before: str | None
+    path: str | None, size: int, offset: int, rows: int, inserts: int, *, base: str | None, before: str | None
 ) -> Iterator[NamedFile]:
     if path:
         replaces = before if before and before != "null" and ".log." not in path else ""
-        yield NamedFile(path=path, size=size, offset=offset, rows=rows, replaces=replaces)
+        yield NamedFile(path=path, size=size, offset=offset, rows=rows, inserts=inserts, replaces=replaces)
         if base:
             yield NamedFile(path=join(path.rpartition("/")[0], base), size=0, is_below=True)
 
@@ -147,8 +149,8 @@ def files_of(metadata: CommitMetadata) -> NamedFiles:
 
 
 def _of_metadata(stat: WriteStat) -> Iterator[NamedFile]:
-    size, offset = stat.file_size_in_bytes, stat.log_offset or 0
-    return _files(stat.path, size, offset, stat.num_writes, stat.base_file, stat.prev_commit)
+    numbers = (stat.file_size_in_bytes, stat.log_offset or 0, stat.num_writes, stat.num_inserts)
+    return _files(stat.path, *numbers, base=stat.base_file, before=stat.prev_commit)
 
 
 def merged_by(plan: CompactionPlan) -> Named:
@@ -188,6 +190,7 @@ class FileRecord:
     size: int
     offset: int = 0
     rows: int = 0
+    inserts: int = 0
 
 
 class Later(NamedTuple):
@@ -313,7 +316,7 @@ class _Partition:
             self.below.setdefault(name.file_id, {})[text] = (FileRecord(instant=instant, size=0),)
         elif name is not None and not one.is_below:
             of = self.files.setdefault(name.file_id, {})
-            record = FileRecord(instant=instant, size=one.size, offset=one.offset, rows=one.rows)
+            record = FileRecord(instant=instant, size=one.size, offset=one.offset, rows=one.rows, inserts=one.inserts)
             of[text] = (*of.get(text, ()), record)
 
     def add_listed(self, text: str, size: int) -> None:

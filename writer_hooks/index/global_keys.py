@@ -46,14 +46,14 @@ from phantombase.timeline.metadata_table.record_index import keys_are_global
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, TableSchema, from_one_snapshot
-from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
+from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, latest_slice
 
 from ..engine.engine import Pieces
 from ..engine.row_blobs import Piece, by_target, fact, pack, piece_of, split
 from ..files.stager import WriteWork
 from ..files.stored_keys import positions_in, slice_keys
 from ..options import MovedKeys, Operation, Write
-from .key_index import combined
+from .key_index import combined, new_keys_in_logs
 from .lookup_step import HITS, Slices, bins_of, distinct, keys_in_base, keys_of
 from .prepare_step import KeyRoute
 
@@ -237,7 +237,8 @@ def place_keys(rows: Pieces, work: WriteWork, route: KeyRoute, slots: int, moved
     """The rows by the partitions in which they are written, and tables of keys alone to delete in others. `rows`: those
     of all partitions together, see `PrepareRows`. `route`: the rule that gave them their targets, which they keep."""
     by_time = moved is MovedKeys.MOVE and not work.deletes
-    groups = (g for of in prefetched(work.table.partitions(), work.groups) for g in of)
+    groups = [g for of in prefetched(work.table.partitions(), work.groups) for g in of]
+    merged = new_keys_in_logs(work, (group for group in groups if not looks_like_bucket(group.file_id)))
     bins = bins_of(((s,) for g in groups if (s := latest_slice(g)) is not None), slots)
     if bins:
         step = HeldStep(
@@ -246,6 +247,7 @@ def place_keys(rows: Pieces, work: WriteWork, route: KeyRoute, slots: int, moved
             rules=work.rules,
             route=route,
             ordering=work.rules.ordering_fields if by_time else (),
+            merged=merged,
         )
         rows = rows.union(rows.map(KeysToAllBins(len(bins))).regroup(step))
     return rows.regroup(PlaceStep(work, moved))
@@ -253,13 +255,15 @@ def place_keys(rows: Pieces, work: WriteWork, route: KeyRoute, slots: int, moved
 
 @dataclass(frozen=True, kw_only=True)
 class HeldStep:
-    """Makes tables of keys, with their partition and ordering values, from the keys of a bin, for the keys' targets."""
+    """Makes tables of keys, with their partition and ordering values, from the keys of a bin, for the keys' targets.
+    `merged`: file groups whose logs hold new keys."""
 
     storage: Storage
     bins: Sequence[Sequence[Slices]]
     rules: SliceRules
     route: KeyRoute
     ordering: tuple[str, ...]
+    merged: frozenset[GroupKey]
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         for (_, target), group in by_target(pieces):
@@ -292,7 +296,7 @@ class HeldStep:
 
     def _logs_add(self, slice_: FileSlice) -> bool:
         """Whether its logs may hold keys that its base file lacks: those of a bucket do."""
-        return bool(slice_.logs) and looks_like_bucket(slice_.file_id)
+        return slice_.key in self.merged or (bool(slice_.logs) and looks_like_bucket(slice_.file_id))
 
 
 @dataclass(frozen=True)

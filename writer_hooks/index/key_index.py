@@ -34,7 +34,7 @@ from phantombase.timeline.merge.gaps import filled
 from phantombase.timeline.merge.log_fold import EntryKind, entries_of_rows, settle
 from phantombase.timeline.merge.slice_log import may_delete
 from phantombase.timeline.prefetch import prefetched
-from phantombase.timeline.view.view import FileGroup, GroupKey, latest_base, latest_slice
+from phantombase.timeline.view.view import FileGroup, GroupKey, has_new_keys_in_logs, latest_slice
 
 from ..engine.engine import Pieces, RowCounts
 from ..engine.row_blobs import Piece, by_target, piece_of, split
@@ -335,19 +335,18 @@ class KeyIndex:
 
     def check(self, counts: RowCounts, *, looks_up: bool) -> None:
         """Raises what `upsert`, which looks up keys, or `insert` would raise for the file groups that are there."""
-        for partition, groups in self.groups(counts).items():
+        for groups in self.groups(counts).values():
             if looks_up:
-                _refuse_logs_only(partition, groups)
+                new_keys_in_logs(self.work, groups)
 
     def _lookup(self, rows: Pieces, groups: Mapping[str, list[FileGroup]]) -> Pieces | None:
         """The hits: which file holds which key. None if there is no file to read."""
-        for partition, of in groups.items():
-            _refuse_logs_only(partition, of)
-        found = {p: [slices for g in of if (slices := looked_into(g))] for p, of in groups.items()}
+        merged = frozenset().union(*(new_keys_in_logs(self.work, of) for of in groups.values()))
+        found = {p: [s for g in of if (s := looked_into(g, merged=g.key in merged))] for p, of in groups.items()}
         bins = {p: bins_of(of, self.slots) for p, of in found.items() if of}
         if not bins:
             return None
-        step = LookupStep(self.work.table.storage, bins, ToSlot(self.slots), self.work.rules)
+        step = LookupStep(self.work.table.storage, bins, ToSlot(self.slots), self.work.rules, merged)
         return rows.map(KeysToBins({p: len(of) for p, of in bins.items()})).regroup(step)
 
     def _write(
@@ -378,21 +377,26 @@ def row_bytes(work: WriteWork) -> float:
     return ROW_BYTES
 
 
-def _refuse_logs_only(partition: str, groups: list[FileGroup]) -> None:
-    """UnsupportedError: another index has put new keys into logs. The look-up reads no logs: rows would be doubled.
+def new_keys_in_logs(work: WriteWork, groups: Iterable[FileGroup]) -> frozenset[GroupKey]:
+    """The groups of a delete whose logs must be looked into, too. UnsupportedError: rows are written, and the index of
+    the table, which puts new keys into logs, is another engine's, which would double them with its next rows.
     MissingFileError, MalformedError: a base file is lost or damaged, so the index is unknown."""
+    found = set[GroupKey]()
     for group in groups:
         for flaw in group.flaws:
             if flaw.is_base:
                 raise flaw.error()
-        if latest_base(group) is None and any(s.logs for s in group.slices):
-            raise UnsupportedError(
-                "this table is written with an index that puts new keys into log files",
-                path=f"{partition}/{group.file_id}",
-                expected="a base file in every file group, as with Hudi's SIMPLE and BLOOM index",
-                found="log files only",
-                todo="Write it only with its own writers (for example Flink with a state index), or write to a copy.",
-            )
+        if has_new_keys_in_logs(group, work.facts):
+            found.add(group.key)
+    if found and not work.deletes:
+        raise UnsupportedError(
+            "this table is written with an index that puts new keys into log files",
+            path="/".join(min(found)),
+            expected="new keys in base files only, as with Hudi's SIMPLE and BLOOM index",
+            found="log files with inserts",
+            todo="Write it only with its own writers (for example Flink with a state index), or write to a copy.",
+        )
+    return frozenset(found)
 
 
 def _refuse_buckets(partition: str, groups: list[FileGroup]) -> None:

@@ -36,7 +36,15 @@ from phantombase.timeline.merge.slice_log import may_delete, may_delete_by_value
 from phantombase.timeline.metadata_table.index_logs import FileKeys, cannot_hold, stage_keys
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
-from phantombase.timeline.view.view import BaseFile, FileGroup, FileSlice, latest_base, latest_slice, slice_before
+from phantombase.timeline.view.view import (
+    BaseFile,
+    FileGroup,
+    FileSlice,
+    GroupKey,
+    latest_base,
+    latest_slice,
+    slice_before,
+)
 
 from ..engine.engine import Pieces
 from ..engine.row_blobs import Piece, by_target, fact, pack, piece_of, split
@@ -58,9 +66,12 @@ Bins = Mapping[str, Sequence[Sequence[Slices]]]
 """Partition path to bins."""
 
 
-def looked_into(group: FileGroup) -> Slices:
+def looked_into(group: FileGroup, *, merged: bool = False) -> Slices:
     """The slices that hold a group's keys (pure). This is its base file; with a pending compaction, the slice that it
-    merges, then the phantom slice. Lost or damaged ones are refused before (base files), or by `bins_of`."""
+    merges, then the phantom slice; `merged`: what a reader merges, since logs hold new keys. Lost or damaged ones are
+    refused before (base files), or by `bins_of`."""
+    if merged:
+        return () if (last := latest_slice(group)) is None else (last,)
     plan = group.pending_compaction
     if plan is not None:
         before = slice_before(group, plan)
@@ -104,12 +115,14 @@ class KeysToBins:
 
 @dataclass(frozen=True)
 class LookupStep:
-    """Makes hits from the keys of a bin: tables of keys with the id of their file, for the slot of the keys' rows."""
+    """Makes hits from the keys of a bin: tables of keys with the id of their file, for the slot of the keys' rows.
+    `merged`: see `looked_into`."""
 
     storage: Storage
     bins: Bins
     route: ToSlot
     rules: SliceRules
+    merged: frozenset[GroupKey] = frozenset()
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         for (partition, target), group in by_target(pieces):
@@ -126,7 +139,7 @@ class LookupStep:
 
     def _found(self, slices: Slices, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
         """Positions of the keys that the slices hold, and -1 for keys that are not in the batch."""
-        if may_delete(self.storage, self.rules.merge.marker, slices[0]):
+        if slices[0].key in self.merged or may_delete(self.storage, self.rules.merge.marker, slices[0]):
             for slice_ in slices:
                 yield from positions_in(self.storage, slice_, self.rules, lookup)
         elif slices[0].base is not None:

@@ -6,6 +6,7 @@ import io
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,8 @@ import pytest
 from phantombase import Writer, writer
 from phantombase.timeline.codec.avro_container import write_record
 from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.format.commit_metadata import decode, encode
+from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.format.log_block import BlockKind, scan_blocks
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.merge.rule import SliceRules
@@ -30,6 +33,7 @@ from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.options import Operation
 from phantombase.writer_hooks.write import write as write_module
 from phantombase.writer_hooks.write.write import retry_pauses
+from tests.support.archived_tables import cluster
 from tests.support.clock import sleeps
 from tests.support.evolved_tables import contents
 from tests.support.golden_tables import golden_metadata, one_of, unzip_golden
@@ -438,18 +442,33 @@ def test_counts_are_true_or_absent(version: int, tmp_path: Path) -> None:
 
 
 @one_of("version", 6, 9)
-def test_keys_in_file_groups_of_logs_are_not_looked_for(version: int, tmp_path: Path) -> None:
-    """As Flink's state index makes them: an upsert would have doubled every row."""
+@pytest.mark.parametrize(("alone", "moves"), [(True, False), (False, False), (False, True)])
+def test_new_keys_in_logs(alone: bool, moves: bool, version: int, tmp_path: Path) -> None:
+    """As Flink's state index puts them there, `alone` or, after a compaction, on top of a base file: an upsert would
+    double these rows, or those that Flink writes next. A delete finds them."""
     path = tmp_path / "trips"
-    for ts in (1, 2):
-        trips(rows((1, ts, 1.0)), version, 1).upsert(str(path))
-    (log,) = path.glob("tue/.0*.log.*")
-    log.rename(log.with_name(f".abcdefab{log.name[9:]}"))
-    newest = max((f for f in path.glob(".hoodie/**/*.deltacommit") if f.stat().st_size), key=lambda f: f.name)
-    newest.write_bytes(newest.read_bytes().replace(log.name[1:9].encode(), b"abcdefab"))
-    for write in (Writer.upsert, Writer.delete):
-        with pytest.raises(UnsupportedError, match="puts new keys into log files"):
-            write(trips(ROW, version), str(path))
+    for key in (1, 4):
+        trips(rows((key, 1, 1.0)), version, 1).upsert(str(path))
+    for file in path.glob("tue/.0*.log.*" if alone else "tue/*0*-0_*"):
+        file.rename(file.with_name(file.name.replace("00000000", "abcdefab", 1)))
+    for commit in sorted(path.glob(".hoodie/**/*.deltacommit"), key=lambda f: f.name)[1 if alone else 0 :]:
+        metadata, was = decode(commit.read_bytes().replace(b"00000000-", b"abcdefab-"), ""), ".log."
+        stats = {
+            p: tuple(replace(s, num_inserts=int(was in str(s.path))) for s in of)
+            for p, of in metadata.partition_to_write_stats.items()
+        }
+        changed = replace(metadata, partition_to_write_stats=stats)
+        commit.write_bytes(encode(changed, Layout.of(version).encoding))
+
+    def write(table: pa.Table) -> Writer:
+        return trips(table, version).global_keys() if moves else trips(table, version)
+
+    with pytest.raises(UnsupportedError, match="puts new keys into log files"):
+        write(rows((7, 1, 1.0))).upsert(str(path))
+    with pytest.raises(UnsupportedError, match="cannot be clustered"):
+        cluster(path)
+    write(rows((4, 1, 1.0)).select(["id", "day"])).delete(str(path))
+    assert set(read(path)) == {"k0001"}
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -369,7 +369,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/index/global_keys", "withheld[row[~leaves]] = True", "withheld[row[goes]] = True", "placed_keys"),
     ("writer_hooks/index/global_keys", "gone = place[leaves & elsewhere & ~withheld[row]]", "gone = place[:0]", "placed_keys"),
     ("writer_hooks/index/global_keys", "leaves & elsewhere & ~", "leaves & ~", "placed_keys"),
-    ("writer_hooks/index/global_keys", "return bool(slice_.logs) and looks_like_bucket(slice_.file_id)", "return False", "placed_keys"),
+    ("writer_hooks/index/global_keys", "return slice_.key in self.merged or (bool(slice_.logs) and looks_like_bucket(slice_.file_id))", "return False", "placed_keys"),
     ("writer_hooks/index/global_keys", "if not self.ordering and not may_delete(self.storage, self.rules.merge.marker, slice_):", "if not self.ordering:", "placed_keys"),
     ("writer_hooks/index/global_keys", "replace(work.merge, every_duplicate=True)", "work.merge", "placed_keys"),
     ("writer_hooks/write/rows", "everywhere=global_keys and upserts", "everywhere=False", "placed_keys"),
