@@ -89,13 +89,13 @@ if TYPE_CHECKING:
     from .compactor_daemon.status.pending import PendingCompaction as PendingCompaction
     from .compactor_daemon.status.pending import StatusOptions as StatusOptions
     from .compactor_daemon.status.pending import Work as Work
+    from .compactor_daemon.status.snapshot import ServiceRun as ServiceRun
     from .compactor_daemon.status.status import Cleanable as Cleanable
     from .compactor_daemon.status.status import InProgress as InProgress
     from .compactor_daemon.status.status import LastSuccess as LastSuccess
     from .compactor_daemon.status.status import Outlook as Outlook
     from .compactor_daemon.status.status import PendingWrite as PendingWrite
     from .compactor_daemon.status.status import RecentCompaction as RecentCompaction
-    from .compactor_daemon.status.status import ServiceRun as ServiceRun
     from .compactor_daemon.status.status import TableStatus as TableStatus
     from .compactor_daemon.undo.replan import Replanned as Replanned
     from .compactor_daemon.undo.restore import Restored as Restored
@@ -262,8 +262,9 @@ _NAMES = {
     "compactor_daemon.services.options": "Service",
     "compactor_daemon.status.check": "TableCheck",
     "compactor_daemon.status.pending": "FailedTries ForeignWork PendingCompaction StatusOptions Work",
+    "compactor_daemon.status.snapshot": "ServiceRun",
     "compactor_daemon.status.status": "Cleanable InProgress LastSuccess Outlook PendingWrite RecentCompaction "
-    "ServiceRun TableStatus",
+    "TableStatus",
     "compactor_daemon.undo.replan": "Replanned",
     "compactor_daemon.undo.restore": "Restored",
     "compactor_daemon.undo.rollback": "RolledBack",

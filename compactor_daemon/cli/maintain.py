@@ -225,7 +225,8 @@ def metadata_command(
         any_type=True,
     )
     if not builds:
-        return CommandResult(at.row(serve_metadata(table, options, lock, dry_run=at.dry_run)), _render_served)
+        served = serve_metadata(table, options, lock, dry_run=at.dry_run)
+        return CommandResult(at.served(table, Service.METADATA, served), _render_served)
     with reporting() as report:
         done = build_metadata(table, building, lock, again=rebuild, dry_run=at.dry_run, progress=report)
     return CommandResult(at.row(asdict(done)), _render_built)

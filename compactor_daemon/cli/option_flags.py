@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
+from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.pause import refuse_paused
 from phantombase.timeline.locks.table_lock import (
     STORAGE,
@@ -39,6 +41,7 @@ from ..hudi_names import contradiction
 from ..options import AttemptOptions, ExecuteOptions
 from ..services.hudi_conf import KINDS, command_conf, conf_fields, conf_names
 from ..services.options import NO_POLICIES, Policies, Service, by_hand, has_policies, policy_names, read_policies
+from ..services.serve import ServiceDone, note_runs
 from .fleet_flags import CATALOG, CatalogFlags
 
 _log = get_logger()
@@ -106,6 +109,13 @@ class TableChange(SharedOptions):
             return ProcessLock(opened.storage.location)
         check_reachable(self.lock)
         return table_lock(opened.storage, self.lock, sole_writer=self.sole_writer)
+
+    def served(self, table: Table, service: Service, done: Any) -> dict[str, Any]:
+        """As `row`; a series of failed runs of the service by daemons has ended."""
+        if not self.dry_run:
+            with suppress(PhantombaseError):  # it is done; a daemon does it once more
+                note_runs(table.storage, process_name(), [ServiceDone(service=service, what="done")], inline=True)
+        return self.row(done)
 
     def row(self, done: Any) -> dict[str, Any]:
         """The report's data: the table, whether nothing was changed, and what was done, a dataclass or a mapping."""

@@ -84,9 +84,8 @@ def status(data: Row) -> Iterator[RenderableType]:
         for row in data["services"]:
             label, style = ("service failed", "bold red") if row["failed"] else ("service", "green")
             failing = f", failing for {human_duration(row['failing_s'])}" if row["failing_s"] is not None else ""
-            yield labelled(
-                label, style, f"{row['service']}, {human_duration(row['ago_s'])} ago{failing}: {row['what']}"
-            )
+            when = "unknown" if row["service"] is None else f"{row['service']}, {human_duration(row['ago_s'])} ago"
+            yield labelled(label, style, f"{when}{failing}: {row['what']}")
     if recent:
         yield ""
         yield RowsTable("completed last", _RECENT_COLUMNS, recent)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from phantombase.timeline.dashboard.overview import Clock, as_json
 from phantombase.timeline.dashboard.verdict import CheckOptions, Health, health_word
-from phantombase.timeline.errors import PhantombaseError, UsageError
+from phantombase.timeline.errors import NotATableError, PhantombaseError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -42,7 +42,7 @@ from ..attempt.failures import RetryOptions
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from ..options import AttemptOptions
-from ..status.check import CheckMeans, TableCheck, examine, full_status
+from ..status.check import CheckMeans, TableCheck, examine, examined_or_why, full_status
 from ..status.pending import Claimed, StatusOptions
 from ..status.status import TableStatus, claim_rows, table_status, work_rows
 from . import render_status as status_render
@@ -191,8 +191,8 @@ def status(
 
     First comes the verdict of `check`. Also shows when the next plan is due, the log files that no plan holds yet, the
     last compaction, and what a clean could remove. Without `--zookeeper` only storage is read: heartbeats show which
-    processes work, as of the last beat (every 30 s). Exit code 1: ZooKeeper did not answer. `--retries`, `--backoff`
-    and `--foreign-grace` are those of the daemons.
+    processes work, as of the last beat (every 30 s). Exit code 1: ZooKeeper did not answer, or the table cannot be read
+    now. `--retries`, `--backoff` and `--foreign-grace` are those of the daemons.
 
     With `--root` or `--catalog`: one row for each table, the worst first, and with `--zookeeper` the daemons that serve
     them and what their pools use. `lag` is the age of the oldest row that is in no base file. `--brief` lists no
@@ -228,15 +228,21 @@ def status(
         found = replace(catalog, slo_s=slo).found([table] if table else [], pools, storage)
         assert found is not None
         return _watched(partial(catalog_report, found, means, zookeeper.options()), render_catalog, watch)
-    # First: a path without a table is refused before ZooKeeper is asked.
     assert table is not None
-    opened = Table.open(table, storage, reading=True)
+    path = full_path(table)
 
     def one() -> Row:
-        if opened.config.has_logs:
-            row: Row = as_json(full_status(opened, means))
-            return row
-        return {"table": opened.storage.base_path, **as_json(examine(opened, CHECK, means, slo).verdict)}
+        try:  # first: a path without a table is refused before ZooKeeper is asked
+            opened = Table.open(path, storage, reading=True)
+            if opened.config.has_logs:
+                row: Row = as_json(full_status(opened, means))
+                return row
+            return {"table": opened.storage.base_path, **as_json(examine(opened, CHECK, means, slo).verdict)}
+        except (NotATableError, UsageError):
+            raise
+        except PhantombaseError as error:
+            found = as_json(examined_or_why(path, CHECK, means, slo).verdict)
+            return {"table": path, **found, "unreadable": as_json(error)}
 
     return _watched(one, status_render.status, watch)
 
@@ -295,7 +301,8 @@ def _watched(
     """A report, and again at each interval until Ctrl-C. It has failed if ZooKeeper did not answer."""
     data = report()
     while True:
-        yield CommandResult(data, render, failed=bool(data.get("claims_problem") or data.get("daemons_problem")))
+        problems = ("claims_problem", "daemons_problem", "unreadable")
+        yield CommandResult(data, render, failed=any(data.get(one) for one in problems))
         if watch is None:
             return
         try:

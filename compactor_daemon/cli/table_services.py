@@ -120,7 +120,7 @@ def cluster_command(
             report(what, done, total, **runner.counts)
 
         done = cluster_table(table, options, lock, output=output, runner=runner, dry_run=at.dry_run, progress=progress)
-    return CommandResult(at.row(done), _render_clustered)
+    return CommandResult(at.served(table, Service.CLUSTER, done), _render_clustered)
 
 
 def _render_cancelled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -204,7 +204,8 @@ def clean_command(
         "A savepoint that is made meanwhile without the same lock may lose files. --dry-run needs neither.",
         service=Service.CLEAN,
     )
-    return CommandResult(at.row(clean_table(table, options, lock, dry_run=at.dry_run)), _render_cleaned)
+    done = clean_table(table, options, lock, dry_run=at.dry_run)
+    return CommandResult(at.served(table, Service.CLEAN, done), _render_cleaned)
 
 
 def _render_cleaned(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -263,7 +264,7 @@ def archive_command(
     done = archive_table(table, options, lock, dry_run=at.dry_run)
     files, size = (sum(getattr(one, name) for one in done.archived) for name in ("files", "bytes"))
     data = {"instants": len(done.archived), "files": files, "bytes": size, **asdict(done)}
-    return CommandResult(at.row(data), _render_archived)
+    return CommandResult(at.served(table, Service.ARCHIVE, data), _render_archived)
 
 
 def _render_archived(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -312,7 +313,8 @@ def orphans_command(
         "A process that undoes or completes a write meanwhile must share the lock. Without --remove neither is needed.",
         service=Service.ORPHANS,
     )
-    return CommandResult(at.row(remove_orphans(table, options, lock, dry_run=at.dry_run)), _render_orphans)
+    done = remove_orphans(table, options, lock, dry_run=at.dry_run)
+    return CommandResult(at.served(table, Service.ORPHANS, done), _render_orphans)
 
 
 def _render_orphans(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -361,7 +363,8 @@ def sync_command(
     if not dry_run:
         refuse_paused(opened.storage, Service.SYNC.value)
     done = sync_table(opened, options, dry_run=dry_run)
-    return CommandResult({"table": table, "dry_run": dry_run, **asdict(done)}, _render_synced)
+    at = TableChange(table=table, dry_run=dry_run)
+    return CommandResult(at.served(opened, Service.SYNC, done), _render_synced)
 
 
 def _render_synced(data: Mapping[str, Any]) -> Iterable[RenderableType]:

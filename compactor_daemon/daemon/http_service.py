@@ -27,11 +27,13 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.pause import silence
 from phantombase.timeline.service.asgi import Access
-from phantombase.timeline.service.loading import load_state
+from phantombase.timeline.service.loading import state_at
 from phantombase.timeline.service.run import HttpService, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.service.table_state import ServedState
+from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 from phantombase.timeline.view.view import Lag
@@ -44,10 +46,10 @@ from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..services.options import NO_POLICIES, Policies, read_policies
 from ..status.catalog import pending_row
-from ..status.check import fresh_fact, of_service, of_status, unfinished_of
+from ..status.check import fresh_fact, of_status, unfinished_of
 from ..status.pending import Claimed, PendingCompaction, StatusOptions
-from ..status.snapshot import of_kept
-from ..status.status import ServiceRun, claim_rows, service_runs, table_status
+from ..status.snapshot import ServiceRun, of_kept, of_service, service_runs
+from ..status.status import claim_rows, table_status
 from .loop import Daemon
 from .served_table import DaemonSettings
 
@@ -147,7 +149,7 @@ class Reports:
         elif facts.due is not None or trigger.freshness_s is not None:
             facts = replace(facts, paused=tuple(table_pauses(table, clock)))
         if not runs and settings.services.services:
-            runs = service_runs(table, clock)
+            runs = service_runs(table, known.timeline, clock)
             found += (one for run in runs for one in of_service(run))
         known.services = tuple(one for run in runs for one in of_service(run))
         facts = replace(facts, freshness=fresh_fact(facts, behind_s, trigger.freshness_s, known.timeline, works))
@@ -167,10 +169,11 @@ class Reports:
         if table.config.has_logs:
             table.config.check_changeable()
             table = replace(table, reading=False)
-        state = load_state(table, None if before is None else before.state, sweep=False)
-        facts, checked = look(table, state, trigger, {} if before is None else before.checked, _CHECKED)
-        commits = metadata_commits(table)
-        seen, clock = table.snapshot(), Clock.of(table)
+        seen, clock = table.snapshot(records=table.config.has_logs), Clock.of(table)
+        list_ahead(seen.storage, ["", RECORDS] if table.config.has_logs else [""])
+        state = state_at(seen, None if before is None else before.state)
+        facts, checked = look(seen, state, trigger, {} if before is None else before.checked, _CHECKED)
+        commits = metadata_commits(seen)
         metadata = tuple(of_metadata(table, seen, facts))
         problem = None if metadata else commits.problem
         facts = replace(facts, metadata_commits=commits.fact or 0, metadata_problem=problem)
@@ -181,7 +184,7 @@ class Reports:
             facts=facts,
             checked=checked,
             state=state,
-            policies=read_policies(table.storage),
+            policies=read_policies(seen.storage),
             kept=tuple(of_kept(seen, clock, _CARE.patience_s)) if table.config.has_logs else (),
             metadata=metadata,
         )

@@ -68,11 +68,18 @@ class LastRun:
 def last_runs(storage: Storage) -> dict[Service, LastRun]:
     """The last known run of each service of a table, in the order of services. Unreadable entries are left out, and the
     record of a release that had one entry for all services."""
+    return read_runs(storage)[0]
+
+
+def read_runs(storage: Storage) -> tuple[dict[Service, LastRun], PhantombaseError | None]:
+    """As `last_runs`, and why the record cannot be read."""
+    found: dict[Service, LastRun] = {}
     try:
         fields = Fields.parse(storage.read(PATH), PATH, "unreadable record of services")
-    except (MissingFileError, MalformedError, StorageError):
-        return {}
-    found: dict[Service, LastRun] = {}
+    except MissingFileError:
+        return found, None
+    except (MalformedError, StorageError) as error:
+        return found, error
     for service in (one for one in Service if one.value in fields.values):
         with suppress(MalformedError):
             entry = fields.inner(fields.values[service.value])
@@ -83,18 +90,21 @@ def last_runs(storage: Storage) -> dict[Service, LastRun]:
                 since_ms=since if isinstance(since, int) else None,
                 inline=entry.values.get("inline") is True,
             )
-    return found
+    return found, None
 
 
 def note_runs(storage: Storage, who: str, done: Sequence[ServiceDone], *, inline: bool = False) -> None:
-    """Records runs that end now; entries of other services are kept. `inline`: runs after a write, of which those that
-    failed are recorded, and those that end a series of failed ones. StorageError."""
+    """Records runs that end now; entries of other services are kept. `inline`: runs after a write, or by a command, of
+    which those that failed are recorded, those that end a series of failed ones, and the first sync after one of
+    daemons: no catalog is behind where writers sync. StorageError."""
     now, runs = clock_ms(), last_runs(storage)
     if inline:
-        done = [one for one in done if one.failed or (one.service in runs and runs[one.service].failed)]
+        before = {one.service: runs.get(one.service) for one in done}
+        ends = {of for of, run in before.items() if run and (run.failed or (of is Service.SYNC and not run.inline))}
+        done = [one for one in done if one.failed or one.service in ends]
     for one in done:
-        before = runs.get(one.service)
-        first = now if before is None or not before.failed else before.since_ms or before.at_ms
+        last = runs.get(one.service)
+        first = now if last is None or not last.failed else last.since_ms or last.at_ms
         since = first if one.failed else None
         runs[one.service] = LastRun(at_ms=now, who=who, what=one.what, failed=one.failed, since_ms=since, inline=inline)
     if not done:

@@ -37,13 +37,12 @@ from .check import (
     compaction_fact,
     examined_or_why,
     of_policies,
-    of_service,
     of_status,
     unfinished_of,
 )
 from .pending import Claimed, StatusOptions, largest_unfinished, planned_by_daemons
-from .snapshot import of_kept
-from .status import freshness_of, service_runs, table_status
+from .snapshot import of_kept, of_service, service_runs
+from .status import freshness_of, table_status
 
 _MEANS, _NO_POOLS = CheckMeans(), Pools()
 
@@ -210,7 +209,7 @@ def _stored(table: Table, clock: Clock) -> _Stored:
         kept.append(of_policies(error))
     if table.config.has_logs:
         kept += from_one_snapshot(lambda: list(of_kept(table.snapshot(), clock, _CARE.patience_s)))
-        works += (one for run in service_runs(table, clock) for one in of_service(run))
+        works += (one for run in service_runs(table, table.load_timeline(), clock) for one in of_service(run))
         planned = planned_by_daemons(read_failures(table.storage, CLUSTERING), None, clock, RetryOptions())
         pending = () if planned is None else (compaction_fact(planned),)
         works += care_of(TableFacts(kind="", has_logs=True, completed=0, pending=pending), _CARE)

@@ -52,20 +52,15 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.storage.storage_options import Given
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
-from phantombase.timeline.terminal.text_table import human_bytes, human_duration, plural
+from phantombase.timeline.terminal.text_table import human_bytes, plural
 
 from ..cleaning.choice import CleanOptions
 from ..cleaning.orphan_choice import Item
-from ..services.options import NO_POLICIES, Policies, Service, read_policies
+from ..services.options import NO_POLICIES, Policies, read_policies
 from .coexistence import coexistence, find_hudi_signs
 from .pending import Claimed, PendingCompaction, StatusOptions
-from .snapshot import of_kept
-from .status import InProgress, PendingWrite, ServiceRun, TableStatus, freshness_of, outlook, table_status
-
-_LOCK = "--lock LOCK"
-"""Of commands that change what other processes may change, too: the lock that all of them share."""
-_NEEDS = {Service.ORPHANS: f"--remove {_LOCK}", Service.SYNC: "--to CATALOG"}
-"""What the command of a service needs, unless it is `_LOCK`."""
+from .snapshot import of_kept, of_service
+from .status import InProgress, PendingWrite, TableStatus, freshness_of, outlook, table_status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,14 +375,3 @@ def of_status(status: TableStatus) -> Iterator[Finding]:
     """What the services of a table are at (pure)."""
     for run in status.services:
         yield from of_service(run)
-
-
-def of_service(run: ServiceRun) -> Iterator[Finding]:
-    """Whether the last runs of a service failed (pure)."""
-    if run.failed:
-        yield Finding(
-            name="service-failed",
-            what=f"{run.service.value} has failed for {human_duration(run.failing_s or 0.0)}",
-            found=f"{run.what}, by {run.by}, {human_duration(run.ago_s or 0.0)} ago",
-            todo=f"`compactor-daemon {run.service.value} TABLE {_NEEDS.get(run.service, _LOCK)}` shows the error.",
-        )

@@ -1,4 +1,5 @@
-"""What storage shows about a pending compaction or clustering, and about what holds old states; nothing is changed."""
+"""What storage shows about a pending compaction or clustering, about what holds old states, and about the last runs of
+services; nothing is changed."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from phantombase.timeline.dashboard.overview import Clock
-from phantombase.timeline.dashboard.verdict import Finding, Severity, of_error
+from phantombase.timeline.dashboard.verdict import CheckOptions, Finding, Severity, of_error
 from phantombase.timeline.errors import (
     ConflictError,
     MalformedError,
@@ -20,8 +21,12 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.compaction_plan import planned_paths
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.instant_files import retained_by
+from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
+from phantombase.timeline.locks.pause import held_by
 from phantombase.timeline.read.pins import all_pins
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Entry, Storage, list_of_table
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Snapshot, Table
@@ -32,6 +37,8 @@ from ..attempt.hudi_executors import ForeignTrace, foreign_trace
 from ..attempt.outcome import REVOKED, Outcome, is_revoked, read_outcomes, why_revoked
 from ..attempt.pending_clusterings import is_of_hudi, planned_clustering
 from ..attempt.validity import Assessment, Evidence, assess, evidence_of_planned, validity_of
+from ..services.options import Service
+from ..services.serve import LastRun, read_runs
 from .coexistence import INLINE
 
 T = TypeVar("T")
@@ -194,9 +201,9 @@ def _input_bytes(
 
 
 def of_kept(seen: Snapshot, moment: Clock, patience_s: float, *, brief: bool = False) -> Iterator[Finding]:
-    """What holds old states, or has them, and cannot be read: savepoints, pins, the archive; writes with two completed
-    files; and savepoints that were begun and not made. The time of one is that of the state that it keeps, so its age
-    is that of its file. `brief`: without the archive."""
+    """What holds old states, or has them, and cannot be read: savepoints, pins, the last clean, the archive; writes
+    with two completed files; and savepoints that were begun and not made. The time of one is that of the state that it
+    keeps, so its age is that of its file. `brief`: without the archive."""
     from ..undo.savepoint import ACTION, savepoints  # late: as above
 
     for one in seen.timeline.pending(ACTION):
@@ -224,6 +231,15 @@ def of_kept(seen: Snapshot, moment: Clock, patience_s: float, *, brief: bool = F
         savepoints(seen)
     except MalformedError as error:
         yield of_error("savepoint-unreadable", "a savepoint cannot be read: nothing can be cleaned", error)
+    if (
+        clean := next((i for i in reversed(seen.timeline.instants) if i.completed and i.action == "clean"), None)
+    ) is not None:
+        try:
+            retained_by(seen.files, clean)
+        except MalformedError as error:
+            yield of_error("clean-unreadable", "the last clean cannot be read: nothing can be cleaned", error)
+        except MissingFileError:  # archived meanwhile
+            pass
     try:
         all_pins(seen.storage)
     except MalformedError as error:
@@ -239,3 +255,80 @@ def of_kept(seen: Snapshot, moment: Clock, patience_s: float, *, brief: bool = F
     except UnknownStateError as error:
         what = "the archived timeline cannot be read: reads of the past by Hudi fail, and nothing is archived"
         yield of_error("archive-unreadable", what, error)
+
+
+_LOCK = "--lock LOCK"
+"""Of commands that change what other processes may change, too: the lock that all of them share."""
+_NEEDS = {Service.ORPHANS: f"--remove {_LOCK}", Service.SYNC: "--to CATALOG"}
+"""What the command of a service needs, unless it is `_LOCK`."""
+_PATIENCE_S = CheckOptions().patience_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRun(Shown):
+    """`failing_s`: for how long each run has failed; `behind_s`: for how long a catalog has lacked a write, though no
+    sync failed. `service` None: the record of all services cannot be read; `what` says why."""
+
+    service: Service | None
+    ago_s: float | None
+    by: str
+    what: str
+    failed: bool
+    failing_s: float | None
+    behind_s: float | None = None
+
+
+def service_runs(table: Table, timeline: Timeline, clock: Clock) -> tuple[ServiceRun, ...]:
+    """The last runs of the services, as recorded in the table."""
+    runs, problem = read_runs(table.storage)
+    if problem is not None:
+        what = str(problem.advising(""))
+        return (ServiceRun(service=None, ago_s=None, by="", what=what, failed=True, failing_s=None),)
+    return tuple(
+        ServiceRun(
+            service=service,
+            ago_s=clock.since(run.at_ms),
+            by=run.who,
+            what=run.what,
+            failed=run.failed,
+            failing_s=None if run.since_ms is None else clock.since(run.since_ms),
+            behind_s=_behind_s(table, timeline, run, clock) if service is Service.SYNC else None,
+        )
+        for service, run in runs.items()
+    )
+
+
+def _behind_s(table: Table, timeline: Timeline, run: LastRun, clock: Clock) -> float | None:
+    """How old the first write is that completed after the last sync of a daemon. None: no write did, or each writer
+    syncs, or the sync is paused."""
+    ago_s = clock.since(run.at_ms) or 0.0
+    writes = (i for i in timeline.completed if i.is_write and not timeline.is_compaction(i))
+    later = [age_s for i in writes if (age_s := clock.age(timeline.completed_at(i))) is not None and age_s < ago_s]
+    if run.failed or run.inline or not later or held_by(table.storage, Service.SYNC.value) is not None:
+        return None
+    return max(later)
+
+
+def of_service(run: ServiceRun) -> Iterator[Finding]:
+    """Whether the last runs of a service failed, or a catalog is behind all the same (pure)."""
+    if run.service is None:
+        yield Finding(
+            name="services-unreadable",
+            what="the record of the services cannot be read: whether they fail is unknown",
+            found=run.what,
+            todo="`compactor-daemon maintain TABLE --lock LOCK`, or a daemon with --services, writes it again.",
+        )
+    elif (run.behind_s or 0.0) >= _PATIENCE_S:
+        yield Finding(
+            name="catalog-behind",
+            what="a catalog lacks writes, and no sync has failed: no process syncs the table any more",
+            found=f"for {human_duration(run.behind_s or 0.0)}; the last sync was by {run.by}",
+            todo="`compactor-daemon sync TABLE --to CATALOG`, or a daemon with --services sync.",
+        )
+    elif run.failed:
+        yield Finding(
+            name="service-failed",
+            what=f"{run.service.value} has failed for {human_duration(run.failing_s or 0.0)}",
+            found=f"{run.what}, by {run.by}, {human_duration(run.ago_s or 0.0)} ago",
+            todo=f"`compactor-daemon {run.service.value} TABLE {_NEEDS.get(run.service, _LOCK)}` shows the error.",
+        )

@@ -33,8 +33,6 @@ from ..attempt.validity import Validity
 from ..cleaning.choice import CleanOptions
 from ..cleaning.plan import whole, would_clean
 from ..fleet.claims import Claim
-from ..services.options import Service
-from ..services.serve import last_runs
 from .lag import PlanState, why_behind
 from .pending import (
     Claimed,
@@ -45,13 +43,14 @@ from .pending import (
     pending_compaction,
     planned_by_daemons,
 )
-from .snapshot import clustering_snapshots, pending_snapshots
+from .snapshot import ServiceRun, clustering_snapshots, pending_snapshots, service_runs
 
 _IN_PROGRESS = {
     "restore": "`compactor-daemon restore TABLE`",
     "rollback": "the next write",
     "clean": "`compactor-daemon clean TABLE`, or Hudi's next clean",
     "clustering": "`compactor-daemon cluster TABLE`; a plan of Hudi: its clustering",
+    "indexing": "Hudi's indexer (`HoodieIndexer --mode execute`; `--mode dropindex` gives the index up)",
     "replacecommit": "a clustering: `compactor-daemon cluster TABLE`, or Hudi's; an overwrite: the next write",
 }
 """Actions that block others while they are in progress, and what finishes each if its process is dead."""
@@ -183,18 +182,6 @@ class InProgress(Shown):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceRun(Shown):
-    """`failing_s`: for how long each run has failed; a catalog is behind for so long if it is the sync."""
-
-    service: Service
-    ago_s: float | None
-    by: str
-    what: str
-    failed: bool
-    failing_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecentCompaction(Shown):
     instant: str
     completion_time: str | None
@@ -292,27 +279,12 @@ def table_status(
         clusterings=tuple(row for row in rows if row is not None),
         writes=tuple(_write(i, beat, pending, clock) for i, beat in beats.items() if i.requested_time in writing),
         in_progress=tuple(_in_progress(now, clock)),
-        services=service_runs(table, clock),
+        services=service_runs(table, after, clock),
         recent=recent,
         last_success=None
         if done is None
         else LastSuccess(instant=done.requested_time, ago_s=clock.age(after.completed_at(done))),
         paused=tuple(table_pauses(table, clock)),
-    )
-
-
-def service_runs(table: Table, clock: Clock) -> tuple[ServiceRun, ...]:
-    """The last runs of the services, as recorded in the table."""
-    return tuple(
-        ServiceRun(
-            service=service,
-            ago_s=clock.since(run.at_ms),
-            by=run.who,
-            what=run.what,
-            failed=run.failed,
-            failing_s=None if run.since_ms is None else clock.since(run.since_ms),
-        )
-        for service, run in last_runs(table.storage).items()
     )
 
 

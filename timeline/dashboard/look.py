@@ -28,7 +28,8 @@ from .compactions import table_debt
 from .overview import Clock, Kinds
 from .verdict import DuePlan, Finding, Severity, TableFacts, of_error
 
-Checked: TypeAlias = Mapping[GroupKey, tuple[str, str | None]]
+Why: TypeAlias = MalformedError | UnsupportedError | None
+Checked: TypeAlias = Mapping[GroupKey, tuple[str, Why]]
 """File groups whose logs were looked into: which logs these were, and why no compaction can read them, or None."""
 _SMALL_BYTES = 8 << 20
 _FOOTERS_MAX = 10_000
@@ -40,7 +41,7 @@ def look(
     """The facts of a state. `most`: how many file groups are looked into that `checked` does not know; None: all.
     StorageError: a file cannot be read now."""
     seen = table.with_timeline(state.timeline)
-    now, flaws = dict[GroupKey, tuple[str, str | None]](), {}
+    now, flaws = dict[GroupKey, tuple[str, Why]](), {}
     left, unchecked = dict[GroupKey, tuple[FileGroup, str]](), 0
     for files in state.partitions.values() if state.config.has_logs else ():
         for group in files.live:
@@ -70,9 +71,22 @@ def look(
         deepest=("", "") if deepest is None else (deepest.partition, deepest.file_id),
         small=_small(state),
         future=seen.times.future(state.timeline),
+        torn=_torn(seen, state),
         slices=max((len(group.slices) for files in state.partitions.values() for group in files.live), default=0),
     )
     return at_present(facts, state.timeline, table.now(), trigger), now
+
+
+def _torn(table: Snapshot, state: ServedState) -> PhantombaseError | None:
+    """The error of the first completed write whose file cannot be read; None: all can be."""
+    for instant in (one for one, recorded in state.records.records if recorded.named is None):
+        try:
+            table.commit_metadata(instant)
+        except MalformedError as error:
+            return error
+        except MissingFileError:  # archived meanwhile
+            continue
+    return None
 
 
 def _lag(state: ServedState) -> Lag:
@@ -104,7 +118,7 @@ def _logs(group: FileGroup, files: PartitionFiles) -> str:
 
 def _looked_into(
     table: Snapshot, left: Mapping[GroupKey, tuple[FileGroup, str]]
-) -> Iterator[tuple[GroupKey, tuple[str, str | None]]]:
+) -> Iterator[tuple[GroupKey, tuple[str, Why]]]:
     """A file group that a writer moves meanwhile is left to the next look."""
     if not left:
         return
@@ -116,11 +130,11 @@ def _looked_into(
     except (MissingFileError, TableChangedError):
         return
     except (MalformedError, UnsupportedError) as error:
-        yield from ((key, (logs, str(error))) for key, (_, logs) in left.items())  # one way out for all of them
+        yield from ((key, (logs, error)) for key, (_, logs) in left.items())  # one way out for all of them
         return
     footers = frozenset(list(left)[:_FOOTERS_MAX])
 
-    def refusal(group: FileGroup) -> str | MissingFileError | TableChangedError | None:
+    def refusal(group: FileGroup) -> Why | MissingFileError | TableChangedError:
         merged = latest_slice(group)
         assert merged is not None
         try:
@@ -128,13 +142,13 @@ def _looked_into(
         except (MissingFileError, TableChangedError) as moved:
             return moved
         except (MalformedError, UnsupportedError) as error:
-            return str(error.advising(""))
+            return error
         return None
 
     groups = [group for group, _ in left.values()]
     ahead = prefetched_when_slow if table.storage.is_file_system else prefetched
     for group, why in zip(groups, ahead(groups, refusal), strict=True):
-        if why is None or isinstance(why, str):
+        if not isinstance(why, MissingFileError | TableChangedError):
             yield group.key, (left[group.key][1], why)
 
 

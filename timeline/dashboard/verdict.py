@@ -237,13 +237,14 @@ class TableFacts:
     clustering could join, by partition. `debt`, `lag`: None if no partition was listed. `deepest`: the file group with
     most log files. `completed`: active instants; `archiving`: what keeps the archiver from archiving them. `slices`:
     the most of one file group. `metadata_commits`: delta commits of the metadata table since its last compaction;
-    `future`: of a write that lies in the future; `metadata_problem`: why it cannot be read."""
+    `future`: of a write that lies in the future; `metadata_problem`: why it cannot be read; `torn`: of a completed
+    write."""
 
     kind: str
     has_logs: bool
     completed: int
     flaws: Mapping[GroupKey, PhantombaseError] = field(default_factory=dict)
-    unmergeable: Mapping[GroupKey, str] = field(default_factory=dict)
+    unmergeable: Mapping[GroupKey, PhantombaseError] = field(default_factory=dict)
     unchecked: int = 0
     debt: Debt | None = None
     lag: Lag | None = None
@@ -258,6 +259,7 @@ class TableFacts:
     metadata_commits: int = 0
     metadata_problem: PhantombaseError | None = None
     future: PhantombaseError | None = None
+    torn: PhantombaseError | None = None
 
 
 def care_of(seen: TableFacts, options: CheckOptions, slo_s: float | None = None) -> Iterator[Finding]:
@@ -284,9 +286,13 @@ def care_of(seen: TableFacts, options: CheckOptions, slo_s: float | None = None)
             name="cannot-be-merged",
             severity=Severity.DANGER,
             what=f"{plural(len(seen.unmergeable), 'file group')} that no compaction can merge: its log files grow",
-            found=f"{join(*first)}: {why}",
-            todo="`compactor-daemon schedule TABLE --dry-run` has each reason, `timeline validate TABLE` the files.",
+            found=f"{join(*first)}: {why.advising('')}",
+            todo=f"{why.advice} `compactor-daemon schedule TABLE --dry-run` has each reason, `timeline validate TABLE` "
+            "the files.",
         )
+    elif seen.torn is not None:
+        torn = of_error("commit-unreadable", "a completed write cannot be read: it is not archived", seen.torn)
+        yield replace(torn, severity=Severity.WARNING)
     yield from (_of_pause(pause, options) for pause in seen.paused)
     is_paused = any(not p.problem and (not p.services or COMPACTION in p.services) for p in seen.paused)
     for one in seen.pending:

@@ -90,10 +90,10 @@ def load_state(table: Table, before: ServedState | None = None, *, sweep: bool =
     return from_one_snapshot(lambda: _load(table.snapshot(records=False), before, sweep))
 
 
-def state_at(table: Snapshot) -> ServedState:
-    """The state at a snapshot, read in full. Errors: see `load_state`; MissingFileError, TableChangedError: see
+def state_at(table: Snapshot, before: ServedState | None = None) -> ServedState:
+    """The state at a snapshot. `before`, errors: see `load_state`; MissingFileError, TableChangedError: see
     `from_one_snapshot`."""
-    return _load(table, None, sweep=False)
+    return _load(table, before, sweep=False)
 
 
 def _load(table: Snapshot, before: ServedState | None, sweep: bool) -> ServedState:

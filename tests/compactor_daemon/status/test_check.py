@@ -28,14 +28,16 @@ from phantombase.compactor_daemon.daemon.table_state import DaemonOrder
 from phantombase.compactor_daemon.fleet.catalog import FolderListing
 from phantombase.compactor_daemon.fleet.pools import Pool, Pools
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.services.maintain import pause_table
+from phantombase.compactor_daemon.services.maintain import pause_table, resume_table
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions
+from phantombase.compactor_daemon.services.serve import PATH as SERVICES_RECORD
 from phantombase.compactor_daemon.services.serve import ServiceDone, note_runs
 from phantombase.compactor_daemon.status import check
 from phantombase.compactor_daemon.status.catalog import StoredInfo, check_tables
 from phantombase.compactor_daemon.status.check import CheckMeans, check_table, of_status, unfinished_of
 from phantombase.compactor_daemon.status.pending import PendingCompaction, Work
-from phantombase.compactor_daemon.status.status import InProgress, PendingWrite, ServiceRun, TableStatus
+from phantombase.compactor_daemon.status.snapshot import ServiceRun
+from phantombase.compactor_daemon.status.status import InProgress, PendingWrite, TableStatus
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard import overview
 from phantombase.timeline.dashboard.compactions import table_debt
@@ -53,7 +55,14 @@ from phantombase.timeline.dashboard.verdict import (
     care_of,
     is_silenced,
 )
-from phantombase.timeline.errors import MalformedError, MissingFileError, StorageError, TableChangedError, UsageError
+from phantombase.timeline.errors import (
+    MalformedError,
+    MissingFileError,
+    NotATableError,
+    StorageError,
+    TableChangedError,
+    UsageError,
+)
 from phantombase.timeline.format.instant import format_time
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks import pause
@@ -117,7 +126,7 @@ def facts(**fields: object) -> TableFacts:
 
 SICK: dict[str, tuple[TableFacts | TableStatus, TableFacts | TableStatus]] = {
     "files": (facts(flaws={("p", "f"): MissingFileError("lost")}), WELL),
-    "cannot-be-merged": (facts(unmergeable={("p", "f"): "damaged"}), WELL),
+    "cannot-be-merged": (facts(unmergeable={("p", "f"): MalformedError("damaged", todo="Restore it.")}), WELL),
     "pending-unknown": (
         status(pending=(replace(LATE, problem=MalformedError("torn")),)),
         status(pending=(replace(LATE, age_s=59.0),)),
@@ -358,6 +367,47 @@ def test_column_statistics_that_leave_out_nan(tmp_path: Path, monkeypatch: pytes
     assert check_table("t", path).verdict.findings == ()
 
 
+def test_a_catalog_that_nobody_syncs_any_more(tmp_path: Path) -> None:
+    """Not where each writer syncs, or the sync is paused. A command that succeeds ends what daemons failed at."""
+    path = unzip_golden("v9_plain", tmp_path)
+    storage = Table.open(str(path)).storage
+    run = {"at_ms": 1, "who": "me", "what": "done"}
+    storage.overwrite(SERVICES_RECORD, json.dumps({"sync": run}).encode())
+    (found,) = check_table("t", str(path)).verdict.findings
+    assert (found.name, found.severity, "by me" in found.found) == ("catalog-behind", Severity.WARNING, True)
+    pause_table(storage, "another catalog comes", services=("sync",))
+    assert check_table("t", str(path)).verdict.health is Health.WELL
+    resume_table(storage)
+    note_runs(storage, "a writer", [ServiceDone(service=Service.SYNC, what="done")], inline=True)
+    assert check_table("t", str(path)).verdict.findings == ()
+    storage.overwrite(SERVICES_RECORD, json.dumps({"clean": run | {"failed": True}}).encode())
+    (failed,) = check_table("t", str(path)).verdict.findings
+    command = failed.todo.partition("`compactor-daemon ")[2].partition(" --lock LOCK`")[0].split()
+    assert (failed.name, CliRunner().invoke(app, [*command, "--sole-writer"]).exit_code) == ("service-failed", 0)
+    assert check_table("t", str(path)).verdict.findings == ()
+
+
+def test_the_status_of_a_table_that_cannot_be_read_is_its_verdict(tmp_path: Path) -> None:
+    """A path without a table is an error of the command."""
+    path = unzip_golden("v9_plain", tmp_path)
+    _no_settings(path)
+    shown = CliRunner().invoke(app, ["status", str(path), "--json"])
+    said = json.loads(shown.stdout)
+    assert (shown.exit_code, said["health"], said["findings"][0]["name"]) == (1, "broken", "unreadable")
+    assert "broken" in CliRunner().invoke(app, ["status", str(path)]).stdout
+    assert isinstance(CliRunner().invoke(app, ["status", str(tmp_path)]).exception, NotATableError)
+
+
+def test_the_way_out_of_a_torn_delta_commit_mends_it(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    _write(path, 2)
+    _torn_commit(path)
+    (found,) = check_table("t", str(path)).verdict.findings
+    words = found.todo.partition("`compactor-daemon ")[2].partition(" --lock LOCK`")[0].split()
+    assert CliRunner().invoke(app, [*words, "--sole-writer"]).exit_code == 0
+    assert check_table("t", str(path)).verdict.findings == ()
+
+
 # A lake with a table for each sickness. Each function makes a well table of two writes sick.
 
 
@@ -445,6 +495,31 @@ def _sync_fails(path: Path) -> None:
     note_runs(Table.open(str(path)).storage, "me", [done])
 
 
+def _torn_services(path: Path) -> None:
+    (path / SERVICES_RECORD).parent.mkdir(parents=True, exist_ok=True)
+    (path / SERVICES_RECORD).write_bytes(b"{")
+
+
+def _indexing(path: Path) -> None:
+    (path / ".hoodie/timeline/20260101000000000.indexing.requested").touch()
+
+
+def _torn_commit(path: Path) -> None:
+    max((path / ".hoodie/timeline").glob("*.deltacommit")).write_bytes(b"Obj")
+
+
+def _torn_older_commit(path: Path) -> None:
+    """Nothing fails but archiving, for ever."""
+    min((path / ".hoodie/timeline").glob("*.deltacommit")).write_bytes(b"Obj")
+
+
+def _torn_clean(path: Path) -> None:
+    write = max((path / ".hoodie/timeline").glob("*.deltacommit"))
+    time, end = (str(int(one) + 1) for one in write.stem.split("_"))
+    for name in (f"{time}.clean.requested", f"{time}.clean.inflight", f"{time}_{end}.clean"):
+        write.with_name(name).write_bytes(b"Obj")
+
+
 def _dead_writer(path: Path) -> None:
     begun = format_time(Table.open(str(path)).now())
     (path / f".hoodie/timeline/{begun}.deltacommit.requested").touch()
@@ -523,6 +598,11 @@ LAKE: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     "parked": (_parked, {"parked"}),
     "blocked-cleaner": (_blocked_cleaner, {"left-off"}),
     "sync-fails": (_sync_fails, {"service-failed"}),
+    "torn-services": (_torn_services, {"services-unreadable"}),
+    "indexing": (_indexing, {"left-off"}),
+    "torn-older-commit": (_torn_older_commit, {"commit-unreadable"}),
+    "torn-clean": (_torn_clean, {"clean-unreadable"}),
+    "torn-commit": (_torn_commit, {"cannot-be-merged"}),
     "dead-writer": (_dead_writer, {"dead-writer"}),
     "stray": (_stray, {"stray-files"}),
     "small-files": (_small_files, {"small-files"}),
