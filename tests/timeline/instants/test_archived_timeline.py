@@ -170,8 +170,8 @@ TIMES: list[str | None] = ["1", "2"]
         ("v9_archived", _write("manifest_3", b"")),
         ("v9_archived", _write("manifest_3", b"[]")),
         ("v9_archived", _write("manifest_3", b'{"files": [{"fileLen": 3}]}')),
-        ("v9_archived", _write("manifest_3", b'{"files": [{"fileName": 3}]}')),
-        ("v9_archived", _write("manifest_3", b'{"files": [{"fileName": "../../x.parquet"}]}')),
+        ("v9_archived", _write("manifest_3", b'{"files": [{"fileName": 3, "fileLen": 3}]}')),
+        ("v9_archived", _write("manifest_3", b'{"files": [{"fileName": "../../x.parquet", "fileLen": 3}]}')),
         ("v9_archived", _write("manifest_3", b'{"files": 3}')),
         ("v9_archived", _cut("*.parquet", 0.9)),
         ("v9_archived", _cut("*.parquet", 0)),
@@ -199,7 +199,7 @@ def test_manifest_may_not_point_elsewhere(tmp_path: Path) -> None:
     storage, folder = open_table("v9_archived", tmp_path)
     (folder / "sub").mkdir()
     next(folder.glob("*.parquet")).rename(folder / "sub" / "x.parquet")
-    (folder / "manifest_3").write_text('{"files": [{"fileName": "sub/x.parquet"}]}')
+    (folder / "manifest_3").write_text('{"files": [{"fileName": "sub/x.parquet", "fileLen": 3}]}')
     with pytest.raises(UnknownStateError, match="entries that are not file names"):
         load(storage)
 
