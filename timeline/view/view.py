@@ -198,15 +198,17 @@ def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None
     return replace(last, logs=last.logs + logs, flaws=last.flaws + lost) if logs or lost else last
 
 
-def has_new_keys_in_logs(group: FileGroup, facts: ViewFacts) -> bool:
+def has_new_keys_in_logs(group: FileGroup, facts: ViewFacts) -> bool | None:
     """Whether a snapshot reader finds new keys in the group's logs, as Flink's state index puts them there: it has no
-    base file, or the statistics of a write to its logs name inserts."""
+    base file, or the statistics of a write to its logs name inserts. None: those of a log are archived."""
     slice_ = latest_slice(group)
     if slice_ is None or not slice_.logs:
         return False
     names = facts.witness.names(group.key)
-    written = (one for log in slice_.logs for one in names.get(log.path.rpartition("/")[2], ()))
-    return slice_.base is None or any(one.inserts for one in written)
+    written = [names.get(log.path.rpartition("/")[2], ()) for log in slice_.logs]
+    if slice_.base is None or any(one.inserts for of in written for one in of):
+        return True
+    return False if all(of and not min(one.offset for one in of) for of in written) else None
 
 
 def slice_before(group: FileGroup, instant: str) -> FileSlice | None:

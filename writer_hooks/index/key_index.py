@@ -378,20 +378,23 @@ def row_bytes(work: WriteWork) -> float:
 
 
 def new_keys_in_logs(work: WriteWork, groups: Iterable[FileGroup]) -> frozenset[GroupKey]:
-    """The groups of a delete whose logs must be looked into, too. UnsupportedError: rows are written, and the index of
-    the table, which puts new keys into logs, is another engine's, which would double them with its next rows.
-    MissingFileError, MalformedError: a base file is lost or damaged, so the index is unknown."""
-    found = set[GroupKey]()
+    """The groups whose logs must be looked into, too: of a delete, or since it is not known what is new in them.
+    UnsupportedError: rows are written, and the index of the table, which puts new keys into logs, is another engine's,
+    which would double them with its next rows. MissingFileError, MalformedError: a base file is lost or damaged, so
+    the index is unknown."""
+    found, refused = set[GroupKey](), set[GroupKey]()
     for group in groups:
         for flaw in group.flaws:
             if flaw.is_base:
                 raise flaw.error()
-        if has_new_keys_in_logs(group, work.facts):
+        if (has := has_new_keys_in_logs(group, work.facts)) is not False:
             found.add(group.key)
-    if found and not work.deletes:
+        if has and not work.deletes:
+            refused.add(group.key)
+    if refused:
         raise UnsupportedError(
             "this table is written with an index that puts new keys into log files",
-            path="/".join(min(found)),
+            path="/".join(min(refused)),
             expected="new keys in base files only, as with Hudi's SIMPLE and BLOOM index",
             found="log files with inserts",
             todo="Write it only with its own writers (for example Flink with a state index), or write to a copy.",

@@ -33,7 +33,7 @@ from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.options import Operation
 from phantombase.writer_hooks.write import write as write_module
 from phantombase.writer_hooks.write.write import retry_pauses
-from tests.support.archived_tables import cluster
+from tests.support.archived_tables import archive, cluster
 from tests.support.clock import sleeps
 from tests.support.evolved_tables import contents
 from tests.support.golden_tables import golden_metadata, one_of, unzip_golden
@@ -442,10 +442,14 @@ def test_counts_are_true_or_absent(version: int, tmp_path: Path) -> None:
 
 
 @one_of("version", 6, 9)
-@pytest.mark.parametrize(("alone", "moves"), [(True, False), (False, False), (False, True)])
-def test_new_keys_in_logs(alone: bool, moves: bool, version: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("alone", "moves", "archived"),
+    [(True, False, False), (False, False, False), (False, True, False), (False, False, True), (False, True, True)],
+)
+def test_new_keys_in_logs(alone: bool, moves: bool, archived: bool, version: int, tmp_path: Path) -> None:
     """As Flink's state index puts them there, `alone` or, after a compaction, on top of a base file: an upsert would
-    double these rows, or those that Flink writes next. A delete finds them."""
+    double these rows, or those that Flink writes next. A delete finds them. Once the writes are `archived`, nobody
+    knows whether the keys are new: so the logs are looked into."""
     path = tmp_path / "trips"
     for key in (1, 4):
         trips(rows((key, 1, 1.0)), version, 1).upsert(str(path))
@@ -463,6 +467,13 @@ def test_new_keys_in_logs(alone: bool, moves: bool, version: int, tmp_path: Path
     def write(table: pa.Table) -> Writer:
         return trips(table, version).global_keys() if moves else trips(table, version)
 
+    if archived:
+        for ts in range(3):
+            trips(rows((2, ts, 1.0)), version).upsert(str(path))
+        archive(path)
+        write(rows((4, 9, 9.0))).upsert(str(path))
+        assert read(path) == {"k0001": 1.0, "k0002": 1.0, "k0004": 9.0}
+        return
     with pytest.raises(UnsupportedError, match="puts new keys into log files"):
         write(rows((7, 1, 1.0))).upsert(str(path))
     with pytest.raises(UnsupportedError, match="cannot be clustered"):
