@@ -147,7 +147,7 @@ def check_index(table: Snapshot, schema: TableSchema, counts: RowCounts, slots: 
     must be rolled back. File groups are looked at only if the newest write shows others; of another engine's buckets
     the first write of a process looks."""
     options, operation = write.options, write.operation
-    keyed = operation is Operation.INSERT_OVERWRITE and options.buckets is None
+    keyed = operation is not Operation.DELETE_PARTITION and options.buckets is None
     # What replaces all that it looks at may have another index, and is the way out where a bucket has two groups.
     if (operation.replaces and not keyed) or not shows_other_index(table, options):
         return

@@ -580,6 +580,7 @@ def test_a_bucketed_table_is_recognised(tmp_path: Path) -> None:
         "insert",
         "delete",
         "insert_overwrite",
+        "insert_overwrite_table",
     ):  # the latter looks up no keys, but its files are of no bucket
         with pytest.raises(UsageError, match="this table has a bucket index"):
             getattr(trips(ROW, 9), operation)(path)
