@@ -149,7 +149,7 @@ class Reports:
         elif facts.due is not None or trigger.freshness_s is not None:
             facts = replace(facts, paused=tuple(table_pauses(table, clock)))
         if not runs and settings.services.services:
-            runs = service_runs(table, known.timeline, clock)
+            runs = service_runs(table.storage, known.timeline, clock)
             found += (one for run in runs for one in of_service(run))
         known.services = tuple(one for run in runs for one in of_service(run))
         facts = replace(facts, freshness=fresh_fact(facts, behind_s, trigger.freshness_s, known.timeline, works))

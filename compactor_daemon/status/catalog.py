@@ -209,7 +209,7 @@ def _stored(table: Table, clock: Clock) -> _Stored:
         kept.append(of_policies(error))
     if table.config.has_logs:
         kept += from_one_snapshot(lambda: list(of_kept(table.snapshot(), clock, _CARE.patience_s)))
-        works += (one for run in service_runs(table, table.load_timeline(), clock) for one in of_service(run))
+        works += (one for run in service_runs(table.storage, table.load_timeline(), clock) for one in of_service(run))
         planned = planned_by_daemons(read_failures(table.storage, CLUSTERING), None, clock, RetryOptions())
         pending = () if planned is None else (compaction_fact(planned),)
         works += care_of(TableFacts(kind="", has_logs=True, completed=0, pending=pending), _CARE)

@@ -278,9 +278,9 @@ class ServiceRun(Shown):
     behind_s: float | None = None
 
 
-def service_runs(table: Table, timeline: Timeline, clock: Clock) -> tuple[ServiceRun, ...]:
+def service_runs(storage: Storage, timeline: Timeline, clock: Clock) -> tuple[ServiceRun, ...]:
     """The last runs of the services, as recorded in the table."""
-    runs, problem = read_runs(table.storage)
+    runs, problem = read_runs(storage)
     if problem is not None:
         what = str(problem.advising(""))
         return (ServiceRun(service=None, ago_s=None, by="", what=what, failed=True, failing_s=None),)
@@ -292,19 +292,19 @@ def service_runs(table: Table, timeline: Timeline, clock: Clock) -> tuple[Servic
             what=run.what,
             failed=run.failed,
             failing_s=None if run.since_ms is None else clock.since(run.since_ms),
-            behind_s=_behind_s(table, timeline, run, clock) if service is Service.SYNC else None,
+            behind_s=_behind_s(storage, timeline, run, clock) if service is Service.SYNC else None,
         )
         for service, run in runs.items()
     )
 
 
-def _behind_s(table: Table, timeline: Timeline, run: LastRun, clock: Clock) -> float | None:
+def _behind_s(storage: Storage, timeline: Timeline, run: LastRun, clock: Clock) -> float | None:
     """How old the first write is that completed after the last sync of a daemon. None: no write did, or each writer
     syncs, or the sync is paused."""
     ago_s = clock.since(run.at_ms) or 0.0
     writes = (i for i in timeline.completed if i.is_write and not timeline.is_compaction(i))
     later = [age_s for i in writes if (age_s := clock.age(timeline.completed_at(i))) is not None and age_s < ago_s]
-    if run.failed or run.inline or not later or held_by(table.storage, Service.SYNC.value) is not None:
+    if run.failed or run.inline or not later or held_by(storage, Service.SYNC.value) is not None:
         return None
     return max(later)
 

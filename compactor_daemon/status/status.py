@@ -279,7 +279,7 @@ def table_status(
         clusterings=tuple(row for row in rows if row is not None),
         writes=tuple(_write(i, beat, pending, clock) for i, beat in beats.items() if i.requested_time in writing),
         in_progress=tuple(_in_progress(now, clock)),
-        services=service_runs(table, after, clock),
+        services=service_runs(table.storage, after, clock),
         recent=recent,
         last_success=None
         if done is None

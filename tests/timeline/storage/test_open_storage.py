@@ -146,8 +146,8 @@ def test_options_of_object_stores_are_refused_on_hdfs() -> None:
 def test_what_is_no_folder_is_no_table(tmp_path: Path) -> None:
     """What cannot be looked at is unknown, not absent: nobody may make a table there."""
     (tmp_path / "file").touch()
-    for name in ("none", "file"):
-        with pytest.raises(NotATableError, match="no such folder"):
+    for name, what in (("none", "no such folder"), ("file", "a file lies where a folder is expected")):
+        with pytest.raises(NotATableError, match=what):
             Table.open(str(tmp_path / name))
     with pytest.raises(StorageError):
         Table.open(str(tmp_path / "file" / "table"))
