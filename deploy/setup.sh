@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the virtual environment .venv beside the sources. demo.sh and test.sh source this file.
 #   setup.sh [EXTRA]    EXTRA: "spark" also installs Spark, which needs Java; "dev" that and what the tests need
-# Where cargo is, it builds the native decoder too (about 20 CPU seconds), unless PHANTOMBASE_NATIVE=0.
+# Where cargo is, it builds the native decoder too (about a minute), unless PHANTOMBASE_NATIVE=0.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -41,7 +41,7 @@ fi
 sources="$(cat native/Cargo.toml native/pyproject.toml native/src/*.rs | cksum)"
 if [ "${PHANTOMBASE_NATIVE:-1}" != 0 ] && [ "$(cat "$ready-native" 2>/dev/null)" != "$sources" ] &&
   command -v cargo >/dev/null 2>&1; then
-  echo "building the native decoder with $(cargo --version): half a minute or so (PHANTOMBASE_NATIVE=0 leaves it out) ..." >&2
+  echo "building the native decoder with $(cargo --version): a minute or so (PHANTOMBASE_NATIVE=0 leaves it out) ..." >&2
   if CARGO_TARGET_DIR="$PWD/.venv/native" .venv/bin/python -m pip install --quiet --disable-pip-version-check \
     --force-reinstall --no-deps ./native >.venv/native.log 2>&1; then
     echo "native decoder: built" >&2

@@ -37,7 +37,7 @@ pub struct Bits {
 
 impl Bits {
     #[inline]
-    fn push(&mut self, value: bool) -> Result<()> {
+    pub fn push(&mut self, value: bool) -> Result<()> {
         let bit = u8::from(value) << (self.len % 8);
         match self.bytes.last_mut() {
             Some(last) if !self.len.is_multiple_of(8) => *last |= bit,
@@ -154,6 +154,24 @@ pub struct Column {
 }
 
 impl Column {
+    /// A column of values that come from elsewhere.
+    pub fn of(nullable: bool, values: Values) -> Self {
+        Column { null_at: None, nullable, smallest: 0, width: 0, len: 0, valid: Bits::default(), values }
+    }
+
+    /// Counts rows that have a value where their level is one. None: all have.
+    pub fn push_valid(&mut self, levels: Option<&[u32]>, rows: usize) -> Result<()> {
+        self.len += rows;
+        match levels {
+            None if !self.nullable || self.valid.unset == 0 => {
+                self.valid.len += rows;
+                Ok(())
+            }
+            None => (0..rows).try_for_each(|_| self.valid.push(true)),
+            Some(levels) => levels.iter().try_for_each(|&level| self.valid.push_valid(level == 1)),
+        }
+    }
+
     pub fn decode(&mut self, from: &mut Cursor) -> Result<()> {
         if let Some(place) = self.null_at
             && from.is_branch(place)?

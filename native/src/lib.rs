@@ -7,6 +7,8 @@ mod arrow;
 mod column;
 mod cursor;
 mod keys;
+mod pages;
+mod parquet;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -169,5 +171,7 @@ fn values(from: &mut Cursor, fields: &mut [(Column, bool)]) -> Result<(), Bad> {
 fn phantombase_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<keys::Keys>()?;
+    module.add_class::<parquet::RowGroup>()?;
+    module.add_function(wrap_pyfunction!(parquet::column_chunks, module)?)?;
     module.add_function(wrap_pyfunction!(decode, module)?)
 }

@@ -196,7 +196,8 @@ def test_help_imports_no_command(main: str, words: tuple[str, ...]) -> None:
 def test_the_version_is_shown() -> None:
     for main in (compactor, timeline):
         done = CliRunner().invoke(main.app, ["--version"])
-        found = rf"phantombase {metadata.version('phantombase')} \(decodes Avro by (numpy|phantombase-native \S+)\)\n"
+        decoders = r"\(decodes Avro by (numpy|phantombase-native \S+), Parquet by (pyarrow|phantombase-native \S+)\)"
+        found = rf"phantombase {metadata.version('phantombase')} {decoders}\n"
         assert done.exit_code == 0
         assert re.fullmatch(found, done.stdout)
 

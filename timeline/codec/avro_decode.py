@@ -125,11 +125,13 @@ class NativeColumns:
     def decode(self, data: pa.Buffer, count: int) -> pa.Table:
         """The columns of `count` records, each with its length in front. ValueError: ask another decoder."""
         array = native.decode(data, count, self.program, self.symbols, self.wanted, True)
-        return pa.Table.from_batches([pa.record_batch(_Exported(self.schema, array))])
+        return pa.Table.from_batches([pa.record_batch(NativeArray(self.schema, array))])
 
 
 @dataclass(frozen=True, slots=True)
-class _Exported:
+class NativeArray:
+    """An array of the module with its schema, as pyarrow takes them over."""
+
     schema: pa.Schema
     array: Any
 

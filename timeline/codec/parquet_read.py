@@ -5,12 +5,15 @@ it. So text columns whose dictionaries could make a batch too large are read as 
 about `_BATCH_BYTES`. This bounds streamed data. Data that is decoded at once (`read_parquet`) is refused if it becomes
 a thousand times larger: no writer's constant columns explain that.
 
+Flat columns of many rows are decoded by `phantombase-native`, where it is installed: it gives the same rows as pyarrow,
+in less time, or refuses. pyarrow then reads what it did not give.
+
 `column_spans` gives the byte ranges of a file that a reader needs. A `Share` is the row groups of a base file that one
 of several readers reads."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,10 +24,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..errors import MalformedError, UnsupportedError, decoding
+from ..errors import MalformedError, UnsupportedError, decoding, reason_of
+from ..event_log import get_logger
 from ..ranges import RangedFile, Span
+from .avro_decode import REFUSALS, NativeArray, native
 from .avro_schema import FIXED_BYTES_MAX
 from .calendar import old_calendar
+
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +137,128 @@ def parquet_batches(
     coded = [n for n in names if _is_text(schema.field(n).type) and _is_coded(metadata, at.get(n), batch_rows)]
     if differing := {name for name in coded if _has_differences(metadata, at[name])}:
         batch_rows = min(batch_rows, _DIFFERING_ROWS)
-    if dictionaries := [name for name in coded if name not in differing]:
-        file = open_parquet(source, dictionaries=dictionaries, checksums=checksums)
     rows = max(1, min([batch_rows, *_fitting_rows(metadata)]))
     chosen = None if groups is None else list(groups)
-    batches, calendar = _stored_batches(source, file, names, rows, chosen), old_calendar(file)
+
+    def stored() -> Iterator[pa.RecordBatch]:
+        dictionaries = [name for name in coded if name not in differing]
+        opened = open_parquet(source, dictionaries=dictionaries, checksums=checksums) if dictionaries else file
+        return _stored_batches(source, opened, names, rows, chosen)
+
+    large = _rows_of(metadata, chosen) >= _FEW_ROWS * max(1, metadata.num_row_groups if chosen is None else len(chosen))
+    is_native = hasattr(native, "RowGroup") and large and not checksums
+    batches = _first_by(_native_batches(source, file, names, rows, chosen), stored) if is_native else stored()
+    calendar = old_calendar(file)
     yield from batches if calendar is None else map(calendar.moved, batches)
+
+
+def _first_by(
+    one: Iterator[pa.RecordBatch], others: Callable[[], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """The batches of one; where it refuses, the others' rows after those that it gave."""
+    given = 0
+    try:
+        for batch in one:
+            given += batch.num_rows
+            yield batch
+        _log.debug("parquet_decoder", decoder=f"phantombase-native {native.__version__}", rows=given)
+        return
+    except REFUSALS as error:
+        _log.debug("parquet_decoder", decoder="pyarrow", after_rows=given, reason=reason_of(error))
+    for batch in others():
+        passed = min(given, batch.num_rows)
+        given -= passed
+        if passed < batch.num_rows:
+            yield batch.slice(passed)
+
+
+_FOOTER_END = 8
+"""Bytes behind a footer: its length, and the file's mark."""
+_CODECS = {0: 0, 2: 1, 6: 2}
+"""Those of `Codec` in `native/src/pages.rs`, by the numbers of Parquet: none, gzip, zstd."""
+_PHYSICAL = ["BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"]
+_ENCODINGS = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 8
+"""As bits: plain, plain dictionary, run lengths, packed bits (of levels), dictionary."""
+_KINDS: dict[tuple[str, str], tuple[int, Callable[[pa.DataType], bool]]] = {
+    ("BOOLEAN", "NONE"): (0, pa.types.is_boolean),
+    ("INT32", "NONE"): (1, pa.types.is_int32),
+    ("INT32", "INT"): (1, pa.types.is_int32),
+    ("INT32", "DATE"): (1, pa.types.is_date32),
+    ("FLOAT", "NONE"): (1, pa.types.is_float32),
+    ("INT64", "NONE"): (2, pa.types.is_int64),
+    ("INT64", "INT"): (2, pa.types.is_int64),
+    ("INT64", "TIMESTAMP"): (2, pa.types.is_timestamp),
+    ("DOUBLE", "NONE"): (2, pa.types.is_float64),
+    ("BYTE_ARRAY", "NONE"): (3, pa.types.is_binary),
+    ("BYTE_ARRAY", "STRING"): (3, pa.types.is_string),
+    ("INT32", "DECIMAL"): (4, pa.types.is_decimal128),
+    ("INT64", "DECIMAL"): (5, pa.types.is_decimal128),
+    ("FIXED_LEN_BYTE_ARRAY", "DECIMAL"): (6, pa.types.is_decimal128),
+}
+"""The numbers of `Kind` in `native/src/parquet.rs`, by physical and logical type, and the type that Arrow must have."""
+
+
+def _native_batches(
+    source: pa.NativeFile, file: pq.ParquetFile, names: Sequence[str], rows: int, chosen: Sequence[int] | None
+) -> Iterator[pa.RecordBatch]:
+    """The batches by `phantombase-native`, none of which spans row groups. One of `REFUSALS`: pyarrow must be asked for
+    the others."""
+    metadata, arrow = file.metadata, file.schema_arrow
+    at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    groups = range(metadata.num_row_groups) if chosen is None else chosen
+    is_flat = len(at) == metadata.num_columns and 0 < len(names) == len(at.keys() & set(names))
+    if not is_flat:
+        raise ValueError("columns that pyarrow reads")
+    schema = pa.schema([arrow.field(name) for name in names], arrow.metadata)
+    kinds = [_kind(metadata.schema.column(at[field.name]), field.type) for field in schema]
+    places, size = [at[name] for name in names], source.size()
+    source.seek(max(0, size - metadata.serialized_size - _FOOTER_END))
+    stored = native.column_chunks(source.read(metadata.serialized_size))
+    if any(len(chunks) != metadata.num_columns for chunks in stored):
+        raise ValueError("row groups of other columns")
+    for group in groups:
+        count, chunks = metadata.row_group(group).num_rows, stored[group]
+        spans = {place: _span(chunks[place], metadata.schema.column(place), count) for place in places}
+        # Chunks that overlap would take any number of times the file's memory.
+        total = sum(bytes_ for _, bytes_ in spans.values())
+        if max(map(sum, spans.values())) > size or total > size:
+            raise ValueError("column chunks beyond the end, or that overlap")
+        if isinstance(source, RangedFile):
+            if total > _AHEAD_BYTES_MAX:
+                raise ValueError("a row group whose columns pyarrow reads one by one")
+            source.keep([spans[place] for place in sorted(places)])
+        codecs = [_CODECS[chunks[place][2]] for place in places]
+        found = [(_read(source, spans[p]), codec, *kind) for p, codec, kind in zip(places, codecs, kinds, strict=True)]
+        reader = native.RowGroup(found, count)
+        for _ in range(0, count, rows):
+            yield pa.record_batch(NativeArray(schema, reader.read(rows)))
+
+
+def _kind(column: pq.ColumnSchema, type_: pa.DataType) -> tuple[int, int, bool]:
+    """The number of a column's kind, the bytes of a value of the last one, and whether it may be null."""
+    number, is_known = _KINDS.get((column.physical_type, column.logical_type.type), (-1, pa.types.is_null))
+    if number < 0 or not is_known(type_) or column.max_repetition_level or column.max_definition_level > 1:
+        raise ValueError("a column that pyarrow reads")
+    return number, column.length if number == 6 else 0, column.max_definition_level == 1
+
+
+def _span(chunk: Sequence[int], column: pq.ColumnSchema, rows: int) -> Span:
+    """Where the pages of a column chunk of `rows` rows are; see `Chunk` in `native/src/pages.rs`. ValueError: the
+    module does not know it, or it is not what the schema says, which pyarrow refuses."""
+    kind, encodings, codec, values, size, data, dictionary, levels = chunk
+    if encodings & ~_ENCODINGS or codec not in _CODECS:
+        raise ValueError("encodings or a codec that pyarrow reads")
+    if _PHYSICAL[kind : kind + 1] != [column.physical_type] or levels not in (-1, column.max_definition_level + 1):
+        raise ValueError("a column chunk of another type")
+    if values != rows:
+        raise ValueError("a column chunk of other rows")
+    return min(data, dictionary) if dictionary > 0 else data, size
+
+
+def _read(source: pa.NativeFile, span: Span) -> pa.Buffer:
+    start, count = span
+    source.seek(start)
+    return source.read_buffer(count)
 
 
 def _stored_batches(

@@ -84,8 +84,9 @@ def _show_version(asked: bool) -> None:
 
         from ..codec.avro_decode import native
 
-        decoder = "numpy" if native is None else f"phantombase-native {native.__version__}"
-        print(f"phantombase {version('phantombase')} (decodes Avro by {decoder})")
+        module = "" if native is None else f"phantombase-native {native.__version__}"
+        parquet = module if hasattr(native, "RowGroup") else "pyarrow"
+        print(f"phantombase {version('phantombase')} (decodes Avro by {module or 'numpy'}, Parquet by {parquet})")
         raise typer.Exit
 
 

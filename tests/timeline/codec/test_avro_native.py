@@ -153,7 +153,7 @@ def test_records_by_number() -> None:
     def chosen(*numbers: int) -> pa.Table:
         args = columns.program, columns.symbols, columns.wanted
         array = avro_decode.native.decode(content, len(ROWS), *args, True, list(numbers))
-        return pa.record_batch(avro_decode._Exported(columns.schema, array))
+        return pa.record_batch(avro_decode.NativeArray(columns.schema, array))
 
     for numbers in ([], [0], [19], [3, 4, 17], list(range(20))):
         assert chosen(*numbers).to_pylist() == [ROWS[i] for i in numbers]

@@ -287,7 +287,7 @@ def _file(rows: int = 30_000) -> tuple[pa.Table, bytes]:
         }
     )
     sink = io.BytesIO()
-    pq.write_table(table, sink, row_group_size=10_000)
+    pq.write_table(table, sink, row_group_size=10_000, compression="zstd")
     return table, sink.getvalue()
 
 

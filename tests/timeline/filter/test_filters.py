@@ -24,6 +24,7 @@ from phantombase.timeline.read import pruning, table_read
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
+from tests.support.decoded_rows import see_decoded
 from tests.support.drawn_partitions import random_filter
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.places import SEED, capture_logs
@@ -98,13 +99,7 @@ def test_row_groups(logs: bool, tmp_path: Path) -> None:
 def test_row_groups_that_cannot_match_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without logs those outside the bounds; with logs those without the key, or all if nothing matches anywhere."""
     read: list[list[int] | None] = []
-    plain = pq.ParquetFile.iter_batches
-
-    def spy(self: pq.ParquetFile, *args: Any, **kwargs: Any) -> Any:
-        read.append(kwargs["row_groups"])
-        return plain(self, *args, **kwargs)
-
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", spy)
+    see_decoded(monkeypatch, lambda _, groups: read.append(groups))
     for logs in (False, True):
         table = written(tmp_path / str(logs), logs=logs)
         (slice_,) = plan_read(table, ReadOptions()).slices

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import duckdb
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import phantombase
@@ -26,6 +24,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import run_all
 from tests.support.compare_rows import assert_same_rows
+from tests.support.decoded_rows import see_decoded
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import one_of, unzip_golden
 
@@ -72,13 +71,7 @@ def test_projection(name: str, columns: tuple[str, ...], tmp_path: Path, monkeyp
     path = unzip_golden(name, tmp_path)
     full = read_table(Table.open(str(path)))
     asked: list[set[str]] = []
-    original = pq.ParquetFile.iter_batches
-
-    def spy(self: pq.ParquetFile, *args: Any, **kwargs: Any) -> Iterator[pa.RecordBatch]:
-        asked.append(set(kwargs["columns"]))
-        return original(self, *args, **kwargs)  # type: ignore[no-any-return]
-
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", spy)
+    see_decoded(monkeypatch, lambda names, _: asked.append(set(names)))
     table = Table.open(str(path))
     some = read_table(table, ReadOptions(columns=columns))
     assert set(some.schema.names) == set(columns)
