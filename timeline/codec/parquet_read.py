@@ -366,7 +366,8 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     for start, end in pairwise(starts):
         part = batch.slice(start, end - start)
         columns = [column.dictionary_decode() if i in coded else column for i, column in enumerate(part.columns)]
-        yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+        fields = [field.with_type(column.type) for field, column in zip(batch.schema, columns, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, batch.schema.metadata))
 
 
 def _decoded_bytes(column: pa.DictionaryArray) -> npt.NDArray[np.int64]:

@@ -237,3 +237,17 @@ def test_the_rest_by_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
         for source in (pa.BufferReader(data), ranged):
             found = list(parquet_batches(source, open_parquet(source), ["t", "n"], 128))
             assert pa.Table.from_batches(found).equals(table.select(["t", "n"]))
+
+
+def test_the_rest_of_long_texts_has_the_same_schema() -> None:
+    """The module refuses a batch of much text, and pyarrow reads such texts as a dictionary: a required column stays
+    so, and the footer's pairs stay."""
+    rows = 40_000
+    schema = pa.schema([pa.field("t", pa.string(), nullable=False)], {"a": "b"})
+    texts = [*map(str, range(rows)), *(f"{i % 50:900}" for i in range(rows))]
+    stream = io.BytesIO()
+    pq.write_table(pa.table([pa.array(texts)], schema), stream, compression="zstd", row_group_size=rows)
+    source = pa.BufferReader(stream.getvalue())
+    batches = list(parquet_batches(source, open_parquet(source), ["t"], rows))
+    assert all(batch.schema.equals(open_parquet(source).schema_arrow, check_metadata=True) for batch in batches)
+    assert pa.Table.from_batches(batches).column("t").to_pylist() == texts
